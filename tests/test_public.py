@@ -40,8 +40,8 @@ VERBS = {
     "load_problem": "path",
     "load_runtime": "name",
     "load_strategy": "source cluster global_batch seq runtime",
-    "plan": "model cluster global_batch seq runtime only memory memory_margin base fastest gap time_limit workers "
-    "executor address report stop",
+    "plan": "model cluster global_batch seq runtime only memory memory_margin base documents packing fastest gap "
+    "time_limit workers executor address report stop",
     "plan_of": "found plan memory_limit",
     "plan_operators": "model cluster global_batch seq runtime profiles profile layers layer_ops runs_with gpus "
     "gpus_per_node memory microbatches stages most_tp compatible compatible_space zero schedule compare p2p_overlap "
@@ -56,7 +56,8 @@ VERBS = {
     "plan compare runnable transfer contention offload effort time_limit report",
     "simulate": "source costs hop memory_limit free_at_input_grad transfer offload contention combine copies",
     "store_calibration": "found",
-    "sweep": "model clusters batches sequences runtime only gap tokens price mtbf checkpoint store told",
+    "sweep": "model clusters batches sequences runtime only gap tokens price mtbf checkpoint store documents "
+    "packing stages told",
     "targets": "",
     "timeline": "plan runtime",
     "trace_module": "source inputs dtype name",

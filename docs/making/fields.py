@@ -6,6 +6,7 @@ from making import MARK, cell
 from shardwise.inputs import lookup
 from shardwise.inputs.cluster import Cluster, Gpu, Level
 from shardwise.inputs.describe import FieldDoc, describe
+from shardwise.inputs.documents import Documents
 from shardwise.inputs.gate import Scalar, shown
 from shardwise.inputs.load import SITES, load_runtime, load_site, runtime_names
 from shardwise.inputs.mixed import Mixed
@@ -19,7 +20,7 @@ from shardwise.inputs.strategy import SCHEDULES, Lora, Strategy
 PAGES: dict[str, tuple[type, ...]] = {
     "model": (Model, RopeScaling, Mla, Moe),
     "cluster": (Cluster, Gpu, Level, Site, Mixed),
-    "strategy": (Strategy, Recompute, Lora),
+    "strategy": (Strategy, Recompute, Lora, Documents),
     "runtime": (Runtime, Abilities, Kernels, Memory, Overlap, Overheads),
 }
 LEADS = {

@@ -1,4 +1,4 @@
-"""Documents in whole estimates: equal to samples of one document where they are, slower nowhere, waiting as simulated."""
+"""Documents in whole estimates: equal to samples of one document where they are, never slower, waiting as drawn."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from shardwise.estimate.estimate import assemble, estimate
 from shardwise.estimate.imbalance import NAME, in_step, varying, waiting_of
 from shardwise.estimate.iteration import iteration_of
 from shardwise.estimate.packings import ONE, packings, told
-from shardwise.estimate.passes import footprints_of, pass_costs, passes_of, seconds_of
+from shardwise.estimate.passes import footprints_of, order_of, pass_costs, passes_of, seconds_of
 from shardwise.estimate.setup import setup_of
 from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs.documents import Documents
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.strategy import Strategy
-from shardwise.pipeline.engine import Prepared, replay_slowly
+from shardwise.pipeline.costs import Costs
+from shardwise.pipeline.engine import Prepared, replay, replay_slowly
+from shardwise.pipeline.generate import generate
 
 WEB = Documents(lengths=(40, 200, 700, 2500, 9000, 60000), counts=(300.0, 500.0, 400.0, 120.0, 20.0, 1.0))
 CASES = [case for case in drawn(seed=11, count=120) if case.runtime.kernels.masked_windows is False]
@@ -47,9 +49,7 @@ def test_documents_as_long_as_samples_are_samples_of_one_document_to_the_last_bi
 
 
 def test_no_documents_are_slower_than_samples_of_one():
-    """Whatever waits for whatever: the longest document that a sample can hold is the sample. Not so a recurrence, which
-    begins anew with every document.
-    """
+    """Whatever waits for whatever: the longest document that a sample can hold is the sample."""
     rng = random.Random(4)  # noqa: S311
     cases = [case for case in CASES if case.strategy.schedule not in {"auto", "zb-1p", "zb-2p"}]
     for case in cases:
@@ -75,7 +75,7 @@ def test_more_replicas_never_wait_less(text):
 
 
 def test_one_step_of_many_replicas_waits_for_the_busiest_of_drawn_sums():
-    """dp 64 with four micro batches each, drawn ten thousand times."""
+    """Replicas with four micro batches each, drawn ten thousand times."""
     found = asked("llama-3-8b", "64xh200", "dp64 zero1 mbs1 gbs256 seq8192", documents=WEB)
     setup = setup_of(found.model, found.cluster, found.strategy, load_runtime("megatron"))
     own = varying(setup, setup.chunks[0])
@@ -84,7 +84,9 @@ def test_one_step_of_many_replicas_waits_for_the_busiest_of_drawn_sums():
     assert waits(found)["replicas"] == pytest.approx((own.forward + own.backward) * (busiest - 4), rel=0.02)
 
 
-@pytest.mark.parametrize("text", [PIPELINE, f"{PIPELINE} zb-h1 runtime=zero-bubble", "tp8 pp4x2 dp16 mbs1 gbs256 seq32768"])
+@pytest.mark.parametrize(
+    "text", [PIPELINE, f"{PIPELINE} zb-h1 runtime=zero-bubble", "tp8 pp4x2 dp16 mbs1 gbs256 seq32768"]
+)
 def test_pipelines_wait_as_drawn_ones_do(text):
     """Every replica draws its micro batches by itself; all wait for the longest of their pipelines."""
     model, cluster = load_model("llama-3-70b"), load_cluster("512xh200")
@@ -101,11 +103,7 @@ def test_pipelines_wait_as_drawn_ones_do(text):
 def _drawn_spans(setup, done, seed, replicas):
     strategy, values = setup.strategy, loads_of(WEB, 32768, 1, 1, ((0, 1.0),)).values
     rng = np.random.default_rng(seed)
-    schedule = done.timeline.schedule if done.timeline else None
-    if schedule is None:
-        from shardwise.estimate.passes import order_of
-
-        schedule = order_of(strategy)
+    schedule = done.timeline.schedule if done.timeline else order_of(strategy)
     split = not schedule.fused
     costs = pass_costs(setup, split=split)
     slopes = [varying(setup, chunk) for chunk in setup.chunks]
@@ -113,7 +111,12 @@ def _drawn_spans(setup, done, seed, replicas):
         drawn_loads = rng.choice(values, strategy.microbatches)
         data = Prepared(schedule, costs)
         rows = []
-        for base, name in ((costs.f, "forward"), (costs.i, "backward"), (costs.w, ""), ([a + b for a, b in zip(costs.i, costs.w, strict=True)], "backward")):
+        for base, name in (
+            (costs.f, "forward"),
+            (costs.i, "backward"),
+            (costs.w, ""),
+            ([a + b for a, b in zip(costs.i, costs.w, strict=True)], "backward"),
+        ):
             for chunk, seconds in enumerate(base):
                 slope = getattr(slopes[chunk], name) if name else 0.0
                 rows.append(seconds + slope * (drawn_loads - 1))
@@ -123,10 +126,6 @@ def _drawn_spans(setup, done, seed, replicas):
 
 
 def test_the_kernel_and_its_twin_time_unequal_micro_batches_alike():
-    from shardwise.pipeline.engine import replay
-    from shardwise.pipeline.generate import generate
-    from shardwise.pipeline.costs import Costs
-
     rng = np.random.default_rng(1)
     for name, pp, vpp in (("1f1b", 4, 1), ("zb-v", 3, 2), ("dualpipe-v", 4, 2), ("interleaved", 2, 2)):
         order = generate(name, pp=pp, vpp=vpp, microbatches=12)
@@ -145,7 +144,9 @@ def test_replicas_in_step_wait_in_every_layer():
         for zero in (3, 2)
     )
     assert waits(sharded)["replicas"] > 1.5 * waits(whole)["replicas"]
-    setup = setup_of(load_model("mixtral-8x7b"), load_cluster("64xh200"), Strategy.parse("tp2 ep8 dp32"), load_runtime("megatron"))
+    setup = setup_of(
+        load_model("mixtral-8x7b"), load_cluster("64xh200"), Strategy.parse("tp2 ep8 dp32"), load_runtime("megatron")
+    )
     assert in_step(setup) == 4
 
 
@@ -160,7 +161,10 @@ def test_gathered_keys_leave_ranks_of_context_parallel_waiting():
 
 
 def test_windows_and_indexers_leave_less_to_wait_for():
-    full, windowed = (asked(name, "64xh200", "dp64 zero1 mbs1 gbs256 seq32768", documents=WEB) for name in ("llama-3-8b", "mistral-7b"))
+    full, windowed = (
+        asked(name, "64xh200", "dp64 zero1 mbs1 gbs256 seq32768", documents=WEB)
+        for name in ("llama-3-8b", "mistral-7b")
+    )
     share = [waits(one)["replicas"] / one.iteration_seconds for one in (full, windowed)]
     assert share[1] < share[0]
     sparse = asked("deepseek-v3.2", "512xh200", "tp8 dp64 ep64 mbs1 gbs1024 seq32768 recompute=full", documents=WEB)

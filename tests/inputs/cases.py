@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from shardwise.inputs.cluster import Cluster, Gpu, Level
+from shardwise.inputs.documents import Documents, documents_of
 from shardwise.inputs.model import Mla, Model, Moe
 from shardwise.inputs.recompute import MODULES, Recompute
 from shardwise.inputs.runtime import Abilities, Runtime
@@ -43,6 +44,12 @@ def recomputes() -> st.SearchStrategy[Recompute]:
     return st.just(Recompute()) | whole | parts
 
 
+def documents() -> st.SearchStrategy[Documents]:
+    """Histograms of a few lengths."""
+    tables = st.dictionaries(st.integers(1, 10**6), st.integers(1, 10**6), min_size=1, max_size=5)
+    return tables.map(lambda table: documents_of(((one, float(count)) for one, count in table.items()), "documents"))
+
+
 ANY_NUMBER = st.integers(-3, 4096)
 
 
@@ -71,6 +78,8 @@ def strategies(numbers: st.SearchStrategy[int] = ANY_NUMBER) -> st.SearchStrateg
         offload=of(("none", "optimizer", "activations")),
         cuda_graphs=of(("none", "attention", "layer")),
         scaling=of(("tensor", "delayed", "row", "block")),
+        documents=st.none() | documents(),
+        packing=of(("packed", "balanced", "unmasked", "padded")),
         runtime=of(("megatron", "torchtitan", "my-own_2.0")),
         straggler=st.floats(1, 10, allow_nan=False),
     )

@@ -156,10 +156,8 @@ def plan(
     stop: Stop | None = None,
 ) -> Answer:
     """Which plan to run, beside the fastest, with a bound on what any other could reach, the simplest that is as fast
-    as far as can be told, and the nearest measured run.
-
-    The answer's `recommended` is the plan of least expected regret, `fastest` the one that the bound is about,
-    `simplest` and `nearest` the other two, and `best` the recommended one, which `plan_of` writes.
+    as far as can be told, and the nearest measured run: the answer's `recommended` (of least expected regret; `best`,
+    which `plan_of` writes), `fastest` (which the bound is about), `simplest` and `nearest`.
 
     `model`: a model, or a plan whose model, cluster, batch, conditions and number format are kept where nothing else is
     said; `cluster`; `global_batch`: samples per iteration, 1024 by default; `seq`: tokens per sample, 4096 by default;
@@ -270,6 +268,9 @@ def sweep(
     mtbf: float = 0.0,
     checkpoint: float = 0.0,
     store: float = 2e9,
+    documents: Documents | Source | None = None,
+    packing: Packing | None = None,
+    stages: str = "",
     told: Callable[[Cell], None] = lambda _: None,
 ) -> tuple[Cell, ...]:
     """A grid of clusters, batches and sequences, each point planned.
@@ -278,15 +279,21 @@ def sweep(
     iteration; `sequences`: tokens per sample; `runtime`, `only`, `gap`: as for `plan`; `tokens`: of the whole run,
     for days and cost; `price`: of a GPU and hour; `mtbf`: seconds between failures of one GPU, for goodput;
     `checkpoint`: seconds that one stops training, 0: from the model's size and `store`, the bytes per second that a
-    node writes; `told`: called with every point that is done.
+    node writes; `documents`, `packing`: as for `plan`; `stages`: in place of sequences, lengths with the share of the
+    tokens that each gets, such as `8192:90%,32768:10%`, one after the other, with as many tokens in a batch as in one
+    of the first; `told`: called with every point that is done.
     """
     from collections.abc import Mapping
 
     from shardwise.api.reading import as_model, load_cluster
+    from shardwise.search.stages import read_stages
     from shardwise.search.sweep import TrainingRun, sweep
 
     machines = clusters if isinstance(clusters, Mapping) else {name: load_cluster(name) for name in clusters}
+    parts = read_stages(stages) if stages else ()
     return sweep(
-        as_model(model), machines, batches=batches, sequences=sequences, runtime=runtime, only=only, gap=gap,
-        run=TrainingRun(tokens=tokens, price=price, mtbf=mtbf, save=checkpoint, store=store), told=told,
+        as_model(model), machines, batches=batches, sequences=[part.seq for part in parts] or sequences,
+        runtime=runtime, only=only, gap=gap, base=_packed(None, documents, packing),
+        run=TrainingRun(tokens=tokens, price=price, mtbf=mtbf, save=checkpoint, store=store),
+        shares=[part.share for part in parts], told=told,
     )  # fmt: skip

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardwise import api
-from shardwise.cli.options import CLUSTER, GLOBAL_BATCH, MODEL, PACKINGS, Number, executor_options, several, share, typed_options
+from shardwise.cli.options import (
+    CLUSTER,
+    GLOBAL_BATCH,
+    MODEL,
+    PACKINGS,
+    Number,
+    executor_options,
+    several,
+    share,
+    typed_options,
+)
 from shardwise.cli.output import Output, markdown_option, output_options
 from shardwise.cli.progress import progress
 from shardwise.cli.report_files import plan_report_options, reports_of, write_reports
@@ -31,9 +41,7 @@ _options = several(
         metavar="FILE",
         help="Lengths of the documents that samples are packed of. [a sample is one document]",
     ),
-    click.option(
-        "--packing", type=click.Choice(PACKINGS), help="How they become samples, as for estimate. [packed]"
-    ),
+    click.option("--packing", type=click.Choice(PACKINGS), help="How they become samples, as for estimate. [packed]"),
     click.option("--runtime", default="megatron", metavar="NAME", help="Software that will run it. [megatron]"),
     click.option(
         "--only", multiple=True, metavar="CONDITIONS", help='Limits of the axes, such as "tp<=8 zero1 vpp=1".'

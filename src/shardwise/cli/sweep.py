@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from shardwise import api
-from shardwise.cli.options import MODEL, Number, numbers, share
+from shardwise.cli.options import MODEL, PACKINGS, Number, numbers, share, typed_options
 from shardwise.cli.output import Output, output_options
 from shardwise.cli.progress import progress
-from shardwise.errors import InfeasibleError
+from shardwise.errors import Fault, InfeasibleError, InputError
 from shardwise.inputs.gate import Scalar, typed
+
+if TYPE_CHECKING:
+    from shardwise.search.stages import LengthStage
 
 
 def _price(text: str, row: Scalar, at: str) -> float:
@@ -33,6 +36,14 @@ def _price(text: str, row: Scalar, at: str) -> float:
 @click.option(
     "--seq", "sequences", type=numbers("Strategy.seq"), default="4096", metavar="N,N", help="Tokens per sample. [4096]"
 )
+@click.option(
+    "--stages",
+    default="",
+    metavar="N:X%,N:X%",
+    help="Lengths one after the other, each for a share of --tokens, such as 8192:90%,32768:10%: days and cost in sum.",
+)
+@click.option("--documents", metavar="FILE", help="As for plan.")
+@click.option("--packing", type=click.Choice(PACKINGS), help="As for plan. [packed]")
 @click.option("--runtime", default="megatron", metavar="NAME", help="Software that will run it. [megatron]")
 @click.option("--only", default="", metavar="CONDITIONS", help="As for plan.")
 @click.option(
@@ -82,22 +93,34 @@ def command(model: str, output: Output, **options: Any) -> int:  # noqa: ANN401 
 
     \b
     shardwise sweep llama-3-70b -c 64xh100,128xh100,256xh100 --global-batch 1024 --seq 8192
+    shardwise sweep llama-3-70b -c 256xh100 --stages 8192:90%,32768:8%,131072:2% --tokens 15T   (long context)
     shardwise sweep llama-3-70b -c 512xh100,512xh200 --tokens 15T --price 2.5/h --mtbf 50000h --chart pareto.svg
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     from shardwise.inputs.write import write_text
-    from shardwise.report.sweep import chart, csv_text, grid_table, searched_to
+    from shardwise.report.sweep import chart, csv_text, grid_table, runs_table, searched_to
+    from shardwise.search.stages import in_sum
 
     grid = {"batches": options["batches"], "sequences": options["sequences"]}
+    stages = _stages(options, grid)
     clusters = list(dict.fromkeys(name for text in options["clusters"] for name in text.split(",")))
     total = len(clusters) * len(grid["batches"]) * len(grid["sequences"])
     with progress("points of the grid", total=total, quiet=output.quiet) as state:
         cells = api.sweep(
             model, clusters, **grid, runtime=options["runtime"], only=options["only"], gap=options["gap"],
-            **_run(options), told=lambda _: state.update(),
+            **_run(options), **{name: options[name] for name in ("documents", "packing", "stages")},
+            told=lambda _: state.update(),
         )  # fmt: skip
-    output.answer({"cells": cells})
+    runs = in_sum(cells, stages) if stages else ()
+    output.answer({"cells": cells, **({"runs": runs} if stages else {})})
     output.table(*grid_table(cells))
-    output.say("\n* no other point beats it in both " + ("days and cost" if options["tokens"] else "speed and GPUs"))
+    if stages:
+        output.say("\nall stages, one after the other")
+        output.table(*runs_table(runs))
+    output.say(
+        ""
+        if stages
+        else "\n* no other point beats it in both " + ("days and cost" if options["tokens"] else "speed and GPUs")
+    )
     output.say(searched_to(options["gap"]))
     for text, path in ((csv_text, options["csv_file"]), (chart, options["chart_file"])):
         if path:
@@ -113,3 +136,17 @@ def command(model: str, output: Output, **options: Any) -> int:  # noqa: ANN401 
 
 def _run(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options[name] or 0.0 for name in ("tokens", "price", "mtbf", "checkpoint", "store")}
+
+
+def _stages(options: dict[str, Any], grid: dict[str, Any]) -> tuple[LengthStage, ...]:
+    """Lengths that follow each other, in place of those of the grid."""
+    from shardwise.search.stages import read_stages
+
+    found = read_stages(options["stages"]) if options["stages"] else ()
+    if found and "sequences" in typed_options(click.get_current_context()):
+        raise InputError(Fault("--stages, --seq", "both give lengths; keep one of them"))
+    if found and not options["tokens"]:
+        raise InputError(Fault("--tokens", "is missing; say how many tokens all stages train on, such as 15T"))
+    if found:
+        grid["sequences"] = [stage.seq for stage in found]
+    return found

@@ -194,8 +194,8 @@ def _halves(shard: Shard, kind: LayerKind, machine: Machine, groups: Groups) -> 
             groups._replace(ep=ALONE, etp=ALONE),
         ),
         _feed_forward_half(
-            shard._replace(samples=1, seq=shard.tokens, whole_seq=0, cp=1, cp_kind="", documents=None), kind.feed, machine,
-            groups._replace(cp=ALONE),
+            shard._replace(samples=1, seq=shard.tokens, whole_seq=0, cp=1, cp_kind="", documents=None), kind.feed,
+            machine, groups._replace(cp=ALONE),
         ),
     ]  # fmt: skip
     return [_priced(mtp_ops(shard), shard, machine, groups), *halves] if kind.mtp else halves

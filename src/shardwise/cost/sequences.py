@@ -58,13 +58,15 @@ class Loads:
         """[turn, micro batch]: all turns of a micro batch spread evenly over what it may be, in random order."""
         rng, ends = np.random.default_rng(SEED), np.cumsum(self.weights)
         places = rng.permuted(np.tile(np.arange(turns), (count, 1)), axis=1) + rng.random((count, turns))
-        return self.values[np.minimum(np.searchsorted(ends, places.T / turns * ends[-1]), len(ends) - 1)]
+        found: Floats = self.values[np.minimum(np.searchsorted(ends, places.T / turns * ends[-1]), len(ends) - 1)]
+        return found
 
     def quantiles(self, count: int) -> Floats:
         """So many values that stand for all, ascending; their mean is the mean."""
         ends = np.concatenate(([0.0], np.cumsum(self.weights)))
         sums = np.concatenate(([0.0], np.cumsum(self.weights * self.values)))
-        return np.diff(np.interp(np.arange(count + 1) / count * ends[-1], ends, sums)) * count
+        found: Floats = np.diff(np.interp(np.arange(count + 1) / count * ends[-1], ends, sums)) * count
+        return found
 
     def dealt(self, draws: int, ranks: int, group: int) -> tuple[float, float]:
         """Micro batches in the order of their attention, dealt round by round, there and back: what a replica waits for
@@ -109,7 +111,7 @@ def _largest(loads: Loads, draws: int, ranks: int) -> float:
     ends = np.cumsum(chance)
     weights = np.diff(np.concatenate(([0.0], ends / ends[-1])) ** ranks)
     found = draws * mean + float(weights @ (first + np.arange(GRID))) * width / GRID
-    return min(max(found, draws * mean), draws * high)
+    return float(min(max(found, draws * mean), draws * high))
 
 
 @lru_cache(maxsize=256)
@@ -117,7 +119,7 @@ def loads_of(documents: Documents, seq: int, samples: int, cp: int, windows: Win
     """Micro batches of so many samples. `cp`: ranks that share a sample as pairs of an early and a late piece of the
     same size, whatever documents lie in them, and wait for the busiest; 1: shared evenly, or not at all.
     """
-    areas = sum(share * _relative(documents, seq, cp, window) for window, share in windows)
+    areas: Floats = np.sum([share * _relative(documents, seq, cp, window) for window, share in windows], axis=0)
     rng = np.random.default_rng(SEED)
     own = np.mean([rng.permutation(areas) for _ in range(samples)], axis=0) if samples > 1 else areas
     return Loads(values=np.sort(own.max(axis=1)), weights=np.full(len(own), 1 / len(own)))
@@ -134,8 +136,9 @@ def _relative(documents: Documents, seq: int, cp: int, window: int) -> Floats:
         borders = np.arange(2 * cp + 1) * (seq / (2 * cp))
         done = np.stack([_area(np.clip(end - starts, 0.0, pieces), window).sum(axis=1) for end in borders], axis=1)
         each = np.diff(done, axis=1)
-        areas = cp * (each[:, :cp] + each[:, :cp - 1:-1])
-    return areas / areas.mean()
+        areas = cp * (each[:, :cp] + each[:, : cp - 1 : -1])
+    found: Floats = areas / areas.mean()
+    return found
 
 
 def _area(length: Floats, window: int) -> Floats:

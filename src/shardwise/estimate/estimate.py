@@ -236,12 +236,7 @@ def _estimate(
     memory, held = side.memory, side.setup.at(rank)
     tokens = strategy.global_batch * strategy.seq * strategy.useful_share
     peak = cluster.gpu.peak(PEAKS.get(strategy.dtype, strategy.dtype))
-    frozen = strategy.lora is not None
-    causal, full = (
-        tokens * model_flops(setup.model, strategy.seq, causal=causal, frozen=frozen, documents=strategy.documents,
-                             packing=strategy.packing)
-        for causal in (True, False)
-    )  # fmt: skip
+    causal, full = (tokens * _flops(setup, causal=causal) for causal in (True, False))
     again, world = _again(setup)
     capacity = seconds * world * peak
     total = memory[rank].total
@@ -282,6 +277,13 @@ def _estimate(
         update=update,
         calibration="; ".join(dict.fromkeys(f"{one.calibration.name}: {one.calibration.source}" for one in kinds)),
     )
+
+
+def _flops(setup: Setup, *, causal: bool) -> float:
+    """Operations that the model needs for a token."""
+    s = setup.strategy
+    frozen = s.lora is not None
+    return model_flops(setup.model, s.seq, causal=causal, frozen=frozen, documents=s.documents, packing=s.packing)
 
 
 def _again(setup: Setup) -> tuple[float, int]:
@@ -389,8 +391,8 @@ def _time_ledger(
     parts.append(Ledger("pipeline waits and sends", makespan - work))
     parts.append(Ledger("hidden communication", slowed + update.slowed))
     note = f"kernels x{slowest:.3f}: the slowest of {cluster.gpus / HOST:g} hosts" if slow else ""
-    passes = makespan + (waiting.value if waiting else 0.0)
-    parts.append(Ledger("stragglers", slow + passes * (strategy.straggler - 1), note=note))
+    late = (makespan + (waiting.value if waiting else 0.0)) * (strategy.straggler - 1)
+    parts.append(Ledger("stragglers", slow + late, note=note))
     parts += [waiting] if waiting else []
     parts.append(Ledger("gradient reduction", update.reduce_exposed))
     parts.append(Ledger("weight gathering", update.gather_exposed))

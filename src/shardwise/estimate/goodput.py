@@ -45,7 +45,7 @@ def goodput(gpus: int, mtbf: float, save: float, restart: float = ASSUMED.restar
     return Goodput(share=max(0.0, 1.0 - lost), interval=interval, failures_per_day=DAY / mean)
 
 
-def budget(seconds: float, tokens_per_step: int, gpus: int, tokens: float, price: float, share: float) -> Budget:
+def budget(seconds: float, tokens_per_step: float, gpus: int, tokens: float, price: float, share: float) -> Budget:
     """A run of `tokens` at `seconds` a step; `price` per GPU and hour."""
     if share <= 0:
         return Budget(days=inf, gpu_hours=inf, cost=inf, goodput=share)

@@ -83,7 +83,9 @@ def waiting_of(
     if strategy.pp > 1:
         found = _in_the_pipeline(setup, done, each, footprints, slowest, seconds)
     parts = [
-        Ledger("replicas", seconds * (ahead + found.wider * busiest), (), _note(strategy.dp, (ahead + busiest) / count)),
+        Ledger(
+            "replicas", seconds * (ahead + found.wider * busiest), (), _note(strategy.dp, (ahead + busiest) / count)
+        ),
         Ledger("pipeline", found.longer),
         Ledger("context parallel", count * seconds * (loads.mean - 1) if _by_piece(strategy) else 0.0),
     ]
@@ -166,9 +168,9 @@ def _slopes(setup: Setup, chunk: Chunk, runs: Sequence[BlockRun], sums: dict[int
     device -= sum(part.device for part in (chunk.f, chunk.i, chunk.recompute))
     if device <= 0:
         return Varying(0.0, 0.0, (0.0, 0.0), ())
-    f, b = (after - before for after, before in zip(_passes(setup, longest), _passes(setup, chunk), strict=True))
-    each = sum(sums.values()) / device
-    return Varying(f * each, b * each, (f, b), tuple(sums.items()))
+    (forth, back), (now_f, now_b) = _passes(setup, longest), _passes(setup, chunk)
+    most, each = (forth - now_f, back - now_b), sum(sums.values()) / device
+    return Varying(most[0] * each, most[1] * each, most, tuple(sums.items()))
 
 
 def _passes(setup: Setup, chunk: Chunk) -> tuple[float, float]:

@@ -164,8 +164,9 @@ def _stretches(update: Update, found: Estimate, makespan: float) -> Iterator[Str
             start = 0.0 if name == "weight gathering" else max(0.0, makespan - seconds)
             yield Stretch(name, start, start + seconds, exposed=False)
     shown = {
-        "stragglers": late, WAITING: waiting, "hidden communication": update.slowed, "gradient reduction": update.reduce_exposed,
-        "optimizer": update.optimizer, "weight gathering": update.gather_exposed,
+        "stragglers": late, WAITING: waiting, "hidden communication": update.slowed,
+        "gradient reduction": update.reduce_exposed, "optimizer": update.optimizer,
+        "weight gathering": update.gather_exposed,
     }  # fmt: skip
     clock = makespan
     for name, seconds in shown.items():

@@ -33,9 +33,8 @@ def packings(found: Estimate) -> tuple[PackingRow, ...]:
     """Samples of one document first, then every packing; none where the strategy has no documents."""
     if found.strategy.documents is None:
         return ()
-    return (_row(found, ONE, documents=None, packing="packed"),) + tuple(
-        _row(found, packing, packing=packing) for packing in get_args(Packing)
-    )
+    whole = _row(found, ONE, documents=None, packing="packed")
+    return (whole, *(_row(found, packing, packing=packing) for packing in get_args(Packing)))
 
 
 def _row(found: Estimate, name: str, **changes: object) -> PackingRow:

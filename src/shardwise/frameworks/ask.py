@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 from shardwise.errors import Fault, InputError
 from shardwise.frameworks.load import plan_at, read_cluster, read_model, read_strategy, refuse_per_op
 from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.documents import Documents
 from shardwise.inputs.files import read_mapping, read_text
 from shardwise.inputs.layers import own_cut
 from shardwise.inputs.load import Loaded, load_runtime
-from shardwise.inputs.documents import Documents
 from shardwise.inputs.mixed import SHARING, kinds_of
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime

@@ -109,7 +109,7 @@ def read_documents(path: str) -> Documents:
     """From a CSV of `length,count`, one length a line, or JSON: a list of lengths, or a table of counts by length."""
     from shardwise.inputs.files import read_json, read_text
 
-    if not Path(path).exists():
+    if not _is_there(path):
         shown = path if len(path) <= 60 else path[:57] + "..."
         told = f"{shown!r} is neither a file nor lengths; give a file of lengths, or write 512x3,2048"
         raise InputError(Fault("strategy.documents", told))
@@ -118,6 +118,13 @@ def read_documents(path: str) -> Documents:
         return documents_of(pairs, path, path)
     except InputError as error:
         raise FileError(path, error.faults[0].message) from None
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):  # longer than any name, or with a NUL byte
+        return False
 
 
 def _of_lines(text: str, path: str) -> Iterable[tuple[int, float]]:

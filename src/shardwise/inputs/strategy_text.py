@@ -291,22 +291,20 @@ def _words(s: Strategy) -> Iterator[str]:
     if s.lora is not None:
         targets = "" if s.lora.targets == Lora(rank=1).targets else ":" + ",".join(s.lora.targets)
         yield f"lora{s.lora.rank}{targets}"
-    if s.dispatcher != _DEFAULTS["dispatcher"]:
-        yield f"dispatch={s.dispatcher}"
-    if s.scaling != _DEFAULTS["scaling"]:
-        yield f"scaling={s.scaling}"
-    if s.cuda_graphs != _DEFAULTS["cuda_graphs"]:
-        yield f"graphs={s.cuda_graphs}"
-    if s.rank_order != _DEFAULTS["rank_order"]:
-        yield f"order={s.rank_order}"
-    if s.documents is not None:
-        yield f"documents={s.documents}"
-    if s.packing != _DEFAULTS["packing"]:
-        yield f"packing={s.packing}"
+    for name, word in _NAMED.items():
+        if getattr(s, name) != _DEFAULTS[name]:
+            yield f"{word}={getattr(s, name)}"
     if s.straggler != 1.0:
         yield f"straggler{s.straggler!r}"
     if s.runtime != _DEFAULTS["runtime"]:
         yield f"runtime={s.runtime}"
+
+
+_NAMED = {
+    "dispatcher": "dispatch", "scaling": "scaling", "cuda_graphs": "graphs", "rank_order": "order",
+    "documents": "documents", "packing": "packing",
+}  # fmt: skip
+"""Fields that are shown as a word with their value, by that word."""
 
 
 def _suffix(word: str, s: Strategy) -> str:

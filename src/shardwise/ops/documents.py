@@ -60,9 +60,10 @@ def chunked_tokens(documents: Documents, seq: int, chunk: int) -> float:
     """Tokens that a recurrence in chunks computes for one: every document has chunks of its own, the last not full, and
     one that is cut has two such ends, half full on average.
     """
-    short = sum(
-        count * (-length % chunk) for length, count in zip(documents.lengths, documents.counts, strict=True)
-    ) / documents.tokens
+    short = (
+        sum(count * (-length % chunk) for length, count in zip(documents.lengths, documents.counts, strict=True))
+        / documents.tokens
+    )
     cut = (1 - documents.lattice(seq) / documents.mean) / seq
     return 1 + short + max(0.0, cut) * chunk / 2
 

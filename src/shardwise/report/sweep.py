@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwise.search.question import GAP
+from shardwise.search.stages import StagedRun
 from shardwise.search.sweep import Cell, goals_of
 from shardwise.units import show_percent, show_seconds
 
@@ -32,6 +33,16 @@ def _row(cell: Cell, *, money: bool) -> tuple[str, ...]:
     gap = show_percent(cell.gap)
     speed = (show_seconds(cell.seconds), between, gap, f"{cell.tokens_per_second_per_gpu:,.0f}", show_percent(cell.mfu))
     return (*head, *speed, *spent, "*" if cell.best else "", cell.strategy)
+
+
+def runs_table(runs: Sequence[StagedRun]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """What all stages take together."""
+    rows: list[tuple[str, ...]] = [
+        (run.cluster, str(run.global_batch), f"{run.budget.days:.1f}", f"{run.budget.gpu_hours:,.0f}",
+         f"{run.budget.cost:,.0f}", show_percent(run.budget.goodput))
+        for run in runs
+    ]  # fmt: skip
+    return ("cluster", "batch", "days", "GPU-hours", "cost", "goodput"), rows
 
 
 def searched_to(gap: float) -> str:

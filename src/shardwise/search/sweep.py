@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -13,6 +13,7 @@ from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Model
+from shardwise.inputs.strategy import Strategy
 from shardwise.search.api import answer_of, question_of
 from shardwise.search.wishes import read_wishes
 
@@ -68,24 +69,30 @@ def sweep(
     only: str = "",
     gap: float = 0.02,
     run: TrainingRun | None = None,
+    base: Strategy | None = None,
+    shares: Sequence[float] = (),
     told: Callable[[Cell], None] = lambda _: None,
 ) -> tuple[Cell, ...]:
     """Plan every point of the grid; Ctrl-C ends it with the points so far, unless there are none.
 
-    `clusters`: by the names that they are shown with.
+    `clusters`: by the names that they are shown with; `base`: as for `plan`; `shares`: of the tokens, that each of the
+    sequences gets, one after the other, with as many tokens in a batch as in one of the first.
     """
     run = run or TrainingRun()
     read_wishes(only)  # what is wrong with every point is told at once; what is wrong with one, at that point
     load_runtime(runtime)
     cells: list[Cell] = []
+    whole = (1.0,) * len(sequences)
     try:
-        for name, batch, seq in product(clusters, batches, sequences):
-            cells.append(_cell(model, name, clusters[name], batch, seq, runtime, only, gap, run))
+        for name, batch, (seq, share) in product(clusters, batches, zip(sequences, shares or whole, strict=True)):
+            part = replace(run, tokens=share * run.tokens)
+            count = max(1, round(batch * sequences[0] / seq)) if shares else batch
+            cells.append(_cell(model, name, clusters[name], count, seq, runtime, only, gap, part, base))
             told(cells[-1])
     except KeyboardInterrupt:
         if not cells:
             raise
-    return tuple(_marked(cells))
+    return tuple(cells if shares else _marked(cells))
 
 
 def _cell(
@@ -98,10 +105,11 @@ def _cell(
     only: str,
     gap: float,
     run: TrainingRun,
+    base: Strategy | None,
 ) -> Cell:
     where: dict[str, Any] = {"cluster": name, "gpus": machines.gpus, "global_batch": batch, "seq": seq}
     try:
-        question = question_of(model, machines, global_batch=batch, seq=seq, runtime=runtime, only=only)
+        question = question_of(model, machines, global_batch=batch, seq=seq, runtime=runtime, only=only, base=base)
         answer = answer_of(question, gap=gap)
     except InputError as error:
         return Cell(**where, strategy="", note=str(error))
@@ -116,12 +124,15 @@ def _cell(
         **where, strategy=str(best.strategy), seconds=best.iteration_seconds, mfu=best.mfu, gap=answer.gap_of(best),
         iteration_seconds_interval=best.iteration_seconds_interval, fits_probability=best.fits_probability,
         tokens_per_second_per_gpu=best.tokens_per_second_per_gpu,
-        budget=_budget(model, best.iteration_seconds, batch * seq, machines.gpus, machines.node_size, run),
+        budget=_budget(
+            model, best.iteration_seconds, batch * seq * best.strategy.useful_share, machines.gpus, machines.node_size,
+            run,
+        ),
     )  # fmt: skip
 
 
 def _budget(
-    model: Model, seconds: float, tokens_per_step: int, gpus: int, node: int, run: TrainingRun
+    model: Model, seconds: float, tokens_per_step: float, gpus: int, node: int, run: TrainingRun
 ) -> Budget | None:
     if not run.tokens:
         return None
@@ -141,13 +152,11 @@ def goals_of(cell: Cell) -> tuple[float, float]:
     """What is to be small: days and money, or seconds a token and GPUs."""
     if cell.budget is not None:
         return cell.budget.days, cell.budget.cost or cell.budget.gpu_hours
-    return cell.seconds / (cell.global_batch * cell.seq), float(cell.gpus)
+    return 1 / (cell.tokens_per_second_per_gpu * cell.gpus), float(cell.gpus)
 
 
 def _marked(cells: Iterable[Cell]) -> list[Cell]:
     """Mark the points that no other point beats in both goals."""
-    from dataclasses import replace
-
     found = list(cells)
     goals = [goals_of(cell) for cell in found if cell.strategy]
 

@@ -46,6 +46,11 @@ def spec_for(
 ) -> Spec:
     """The share of a rank; `builder`: who builds it, our program where none is given."""
     ensure(plan.model, plan.cluster, plan.strategy, load_runtime(plan.strategy.runtime))
+    if plan.strategy.masked_documents is not None:
+        told = (
+            "samples of a rehearsal are one document each; rehearse the plan that `estimate --packing unmasked` writes"
+        )
+        raise InputError(Fault("strategy.documents", told))
     if rank is None and plan.strategy.pp > 1:
         raise InputError(
             Fault("--rank", f"is missing; give pp0 to pp{plan.strategy.pp - 1}, the fullest is a good one")
