@@ -21,7 +21,7 @@ from shardwise.ops.documents import keys_met
 TWO = Documents(lengths=(512, 2048), counts=(3.0, 1.0))
 FORMS = {
     "a.csv": "length,count\n512,3\n2048,1\n",
-    "b.csv": "# comment\n2048;1\n\n512;3\n",
+    "b.csv": "# comment\nlength;count\n2048;1\n\n512;3\n",
     "c.txt": "512\n512\n2048\n512\n",
     "d.tsv": "tokens\tdocuments\n512\t3\n2048\t1\n",
     "e.json": "[512, 512, 512, 2048]",

@@ -116,6 +116,8 @@ def read_documents(path: str) -> Documents:
     pairs = _of_json(read_json(path), path) if path.lower().endswith(".json") else _of_lines(read_text(path), path)
     try:
         return documents_of(pairs, path, path)
+    except FileError:
+        raise
     except InputError as error:
         raise FileError(path, error.faults[0].message) from None
 
@@ -128,12 +130,16 @@ def _is_there(path: str) -> bool:
 
 
 def _of_lines(text: str, path: str) -> Iterable[tuple[int, float]]:
+    first = True
     for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
         found = _LINE.fullmatch(line)
         if found:
             yield int(found[1]), float(found[2] or 1)
-        elif line.strip() and not line.lstrip().startswith("#") and not (number == 1 and _is_head(line)):
+        elif not (first and _is_head(line)):
             raise FileError(path, f"line {number}, {line.strip()[:40]!r}, is no length with its count; {_SHOWN}")
+        first = False
 
 
 def _is_head(line: str) -> bool:

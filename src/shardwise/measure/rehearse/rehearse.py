@@ -47,9 +47,7 @@ def spec_for(
     """The share of a rank; `builder`: who builds it, our program where none is given."""
     ensure(plan.model, plan.cluster, plan.strategy, load_runtime(plan.strategy.runtime))
     if plan.strategy.masked_documents is not None:
-        told = (
-            "samples of a rehearsal are one document each; rehearse the plan that `estimate --packing unmasked` writes"
-        )
+        told = "samples of a rehearsal are one document each; rehearse what `estimate --packing unmasked` writes"
         raise InputError(Fault("strategy.documents", told))
     if rank is None and plan.strategy.pp > 1:
         raise InputError(
