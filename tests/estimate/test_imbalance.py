@@ -209,3 +209,17 @@ def test_ways_to_pack_stand_beside_each_other():
     assert rows["packed"].seconds == found.iteration_seconds
     assert "keys on average" in told(found)
     assert packings(asked("llama-3-8b", "64xh200", "dp64 mbs1 gbs512")) == ()
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "mistral-7b", "gemma-2-9b", "deepseek-v2-lite"])
+def test_packed_documents_of_one_length_are_as_many_short_samples(name):
+    """Attention kernels are fitted to runs of short samples, which is what they see."""
+    short = asked(name, "16xh200", "dp16 mbs8 gbs128 seq1024 recompute=full")
+    packed = asked(name, "16xh200", "dp16 mbs1 gbs16 seq8192 recompute=full", documents=Documents.parse("1024"))
+    for part in ("forward", "backward", "recompute"):
+        one, other = (
+            next(p for p in found.time.parts if p.name == part).part("attention") for found in (short, packed)
+        )
+        assert one == pytest.approx(other, rel=1e-9)
+    assert short.mfu == pytest.approx(packed.mfu, rel=1e-3)
+    assert waits(packed) == {}

@@ -14,6 +14,7 @@ from shardwise.estimate.estimate import assemble, estimate
 from shardwise.estimate.setup import setup_of
 from shardwise.inputs.documents import Documents
 from shardwise.inputs.layers import is_uneven, with_layers
+from shardwise.inputs.strategy import Strategy
 from shardwise.plan.proof import check_proof
 from shardwise.search.recomputes import AS_NEEDED
 from shardwise.search.screen import Screen
@@ -106,9 +107,11 @@ def test_a_plan_keeps_its_documents_without_their_file(lengths, tmp_path):
 def test_documents_reach_the_search_by_every_way(lengths):
     given = {"global_batch": 64, "seq": 8192}
     one = shardwise.plan("llama-3-8b", "16xh100", documents=lengths, **given)
-    other = shardwise.plan("llama-3-8b", "16xh100", only=f"documents={lengths}", **given)
-    third = shardwise.plan("llama-3-8b", "16xh100", base=f"dp16 documents={lengths}", **given)
-    assert one.best.strategy == other.best.strategy == third.best.strategy
+    written = replace(one.best.strategy.documents, source="")
+    other = shardwise.plan("llama-3-8b", "16xh100", only=f"documents={written}", **given)
+    third = shardwise.plan("llama-3-8b", "16xh100", base=Strategy.parse(f"dp16 documents={lengths}"), **given)
+    assert one.best.strategy == replace(other.best.strategy, documents=one.best.strategy.documents)
+    assert one.best.strategy == third.best.strategy
     whole = shardwise.plan("llama-3-8b", "16xh100", **given)
     assert one.best.iteration_seconds < whole.best.iteration_seconds
 
@@ -116,6 +119,8 @@ def test_documents_reach_the_search_by_every_way(lengths):
 def test_what_cannot_be_planned_for_is_said(lengths):
     with pytest.raises(InputError, match="there are none; give documents FILE"):
         shardwise.plan("llama-3-8b", "16xh100", packing="balanced")
+    with pytest.raises(InputError, match="no list of lengths; write 512x3,2048, or give a file by"):
+        shardwise.plan("llama-3-8b", "16xh100", only=f"documents={lengths}")
     with pytest.raises(InputError, match="neither a file nor lengths"):
         shardwise.plan("llama-3-8b", "16xh100", documents="nowhere.csv")
     with pytest.raises(InputError, match="'sorted' is not known; choose packed, balanced, unmasked or padded"):

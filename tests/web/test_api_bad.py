@@ -33,6 +33,7 @@ QUESTIONS = [
     ("a file for a cluster", asked(cluster="8x/etc/passwd"), "cluster", "there is no GPU named"),
     ("a file for a runtime", asked(runtime="/etc/passwd"), "runtime", "is none of"),
     ("a runtime among the conditions", asked(only="runtime=/etc/passwd"), "only", "in the field runtime"),
+    ("a file of lengths among them", asked(only="documents=/etc/passwd"), "only", "no list of lengths"),
     ("conditions without sense", asked(only="tp<=banana zorp=4"), "only", "not a whole number"),
     ("very long conditions", asked(only="tp<=8 " * 1000), "only", "at most 2,000"),
     ("a margin without sense", asked(memory_margin="six"), "memory_margin", ""),
@@ -211,6 +212,9 @@ HOSTILE = [
     ("inputs.strategy.layers", ["a"]),
     ("inputs.cluster.gpu.calibration", "../../../etc/passwd"),
     ("inputs.cluster.gpu.name", "a\x1b[2Jb"),
+    ("inputs.strategy.documents", {"lengths": [512], "counts": []}),
+    ("inputs.strategy.documents", {"lengths": [-1], "counts": [1]}),
+    ("inputs.strategy.documents", "/etc/passwd"),
     ("inputs.model.layers", 10**9),
     ("inputs.model.name", "x\ny"),
     ("predictions.iteration_seconds", {"a": 1}),
@@ -337,3 +341,20 @@ def test_a_per_operator_plan_is_not_taken_for_its_nearest_strategy(server, plan,
     assert f"is a per-operator plan, which {verb} cannot take" in found.message
     where = "plans.1" if more is None else "plan"
     assert [fault["where"] for fault in found.data["error"]["faults"]] == [where]
+
+
+def test_a_plan_that_names_a_file_of_lengths_opens_none(server, plan):
+    """Nor does a line beside it, or the conditions that it was planned with."""
+    documents = {"lengths": [512, 9000], "counts": [3, 1], "source": "/etc/passwd"}
+    whole = changed(plan, "inputs.strategy.documents", documents)
+    assert server.post("/api/view", {"plan": whole}).status == 200
+    beside = server.post("/api/why", {"plan": whole, "strategy": "tp1 documents=/etc/passwd"})
+    assert beside.status == 200, beside.body[:300]
+    for way in ({"strategy": "tp1 documents=/etc/shadow"}, {"strategy": "documents=/etc/hostname"}):
+        found = server.post("/api/why", {"plan": whole, **way})
+        assert found.status == 422
+        assert "no list of lengths" in found.message
+    assert (
+        b"root:"
+        not in server.post("/api/view", {"plan": changed(whole, "provenance.conditions", "documents=/etc/passwd")}).body
+    )

@@ -149,7 +149,7 @@ def _beside_plan(
     if not (model and strategy and not source and not is_file(strategy) and is_plan(model)):
         return strategy, {}
     try:
-        words = dict(parse(strategy))
+        words = dict(parse(strategy, files=True))
     except InputError:  # told with all other faults
         return strategy, {}
     for name, lead in (("layers", "layers="), ("batches", "batches="), ("recompute", "recompute="), ("lora", "lora")):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from shardwise.check.rule import Combination, rule
 from shardwise.errors import Fault
+from shardwise.inputs.documents import Documents
 
 MOST = 4096
 """Lengths that an estimate takes in full; a file of more is read into fewer."""
@@ -13,7 +14,11 @@ MOST = 4096
 
 @rule("documents", "seq")
 def histogram(case: Combination) -> Iterator[Fault]:
-    found = case.strategy.documents
+    yield from documents_faults(case.strategy.documents)
+
+
+def documents_faults(found: Documents | None) -> Iterator[Fault]:
+    """What is wrong with a histogram as a whole."""
     if found is None:
         return
     if not found.lengths or len(found.lengths) != len(found.counts) or len(found.lengths) > MOST:

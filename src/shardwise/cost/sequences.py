@@ -22,10 +22,14 @@ Windows = tuple[tuple[int, float], ...]
 
 SAMPLES, LEAST_SAMPLES, CELLS = 2048, 64, 2**18
 """Samples that are drawn: fewer, down to the least, where they hold so many documents that all are much alike."""
+ROOM, LEAST_ROOM = 1.1, 8
+"""Documents that are drawn for a sample at once, over those that it has on average, and more: few need a second draw."""
 SEED = 20
-GRID = 4096
-TAIL = 12.0
-"""Standard deviations of a sum on either side that the grid holds."""
+"""Any number would do."""
+GRID, TAIL = 4096, 12.0
+"""Places of the grid of a sum, and its standard deviations on either side that the grid holds: drawn sums are met to 1%
+(tests/cost/test_sequences.py).
+"""
 MOST_DEALT = 2**16
 """Micro batches that are dealt out one by one; of more, each stands for several."""
 
@@ -153,7 +157,7 @@ def _area(length: Floats, window: int) -> Floats:
 def _samples(documents: Documents, seq: int) -> Floats:
     """[sample, piece]: lengths of the pieces of documents that a sample holds; 0 where there are no more."""
     lengths, counts = np.array(documents.lengths, dtype=float), np.array(documents.counts)
-    likely = int(1.1 * seq / documents.mean) + 8
+    likely = int(ROOM * seq / documents.mean) + LEAST_ROOM
     size = min(SAMPLES, max(LEAST_SAMPLES, CELLS // likely))
     rng, even = np.random.default_rng(SEED), (np.arange(size) + 0.5) / size
     tokens = np.cumsum(lengths * counts)

@@ -239,7 +239,7 @@ def source_of(request: Request) -> Source:
         return _framework(request.source)
     text = request.strategy or ""
     if text and not is_file(text):
-        return Source(given=parse(text))
+        return Source(given=parse(text, files=True))
     model = request.model
     if text:
         return _strategy_file(text)

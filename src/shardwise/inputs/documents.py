@@ -32,7 +32,7 @@ _SHOWN = "write length,count on every line, or one length a line"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Documents:
-    """Lengths of documents, and how many there are of each: only the shares matter."""
+    """Lengths of documents, and how many there are of each: only the shares matter. `check` says where they differ."""
 
     lengths: tuple[int, ...]
     """Tokens of a document, ascending."""
@@ -43,7 +43,7 @@ class Documents:
 
     @property
     def tokens(self) -> float:
-        return sum(length * count for length, count in zip(self.lengths, self.counts, strict=True))
+        return sum(length * count for length, count in zip(self.lengths, self.counts, strict=False))
 
     @property
     def mean(self) -> float:
@@ -52,7 +52,7 @@ class Documents:
 
     def within(self, seq: int) -> float:
         """Mean tokens of a document that is cut off at a length: what a padded sequence of it holds."""
-        cut = sum(min(length, seq) * count for length, count in zip(self.lengths, self.counts, strict=True))
+        cut = sum(min(length, seq) * count for length, count in zip(self.lengths, self.counts, strict=False))
         return cut / sum(self.counts)
 
     def lattice(self, seq: int) -> int:
@@ -61,18 +61,27 @@ class Documents:
 
     def __str__(self) -> str:
         """The word of a strategy's line that stands for it."""
-        if self.source and not re.search(r"\s", self.source):
+        if self.source and self.source.isprintable() and not re.search(r"\s", self.source):
             return self.source
-        pairs = zip(self.lengths, self.counts, strict=True)
+        pairs = zip(self.lengths, self.counts, strict=False)
         return ",".join(f"{length}" + (f"x{count:.12g}" if count != 1 else "") for length, count in pairs)
 
     @classmethod
-    def parse(cls, text: str) -> Documents:
-        """`512x3,2048` (three of 512 tokens for one of 2048), or the file that has them."""
+    def parse(cls, text: str, *, files: bool = True) -> Documents:
+        """`512x3,2048` (three of 512 tokens for one of 2048), or the file that has them. `files`: it may be one; a
+        stranger's word opens none.
+        """
         found = [_PAIR.fullmatch(part) for part in text.split(",")]
         if all(found):
             return documents_of(((int(one[1]), float(one[2] or 1)) for one in found if one), "strategy.documents")
+        if not files:
+            told = f"{_short(text)} is no list of lengths; write 512x3,2048, or give a file by --documents"
+            raise InputError(Fault("strategy.documents", told))
         return read_documents(text)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 def documents_of(pairs: Iterable[tuple[int, float]], at: str, source: str = "") -> Documents:
@@ -110,8 +119,7 @@ def read_documents(path: str) -> Documents:
     from shardwise.inputs.files import read_json, read_text
 
     if not _is_there(path):
-        shown = path if len(path) <= 60 else path[:57] + "..."
-        told = f"{shown!r} is neither a file nor lengths; give a file of lengths, or write 512x3,2048"
+        told = f"{_short(path)} is neither a file nor lengths; give a file of lengths, or write 512x3,2048"
         raise InputError(Fault("strategy.documents", told))
     pairs = _of_json(read_json(path), path) if path.lower().endswith(".json") else _of_lines(read_text(path), path)
     try:

@@ -193,4 +193,4 @@ class Strategy:
         """`tp8 pp4x2 dp16 zero1 mbs1 gbs512 zb-v` -> Strategy; `str` of it reads back the same."""
         from shardwise.inputs.strategy_text import build, parse
 
-        return build(parse(text))
+        return build(parse(text, files=True))

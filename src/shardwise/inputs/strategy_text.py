@@ -100,13 +100,13 @@ def _batch_of(count: int, given: Given) -> int:
     return batch
 
 
-def parse(text: str) -> Given:
-    """The fields that a line gives; raises InputError with every word that is wrong."""
+def parse(text: str, *, files: bool = False) -> Given:
+    """The fields that a line gives; raises InputError with every word that is wrong. `files`: documents may be one."""
     given: Given = {}
     faults: list[Fault] = []
     for word in text.split():
         try:
-            found = _parse_word(lowered(word))
+            found = _parse_word(lowered(word), files=files)
         except InputError as error:
             faults += error.faults
             continue
@@ -127,7 +127,13 @@ def _twice(word: str, name: str) -> Fault:
     return Fault(f"strategy.{name}", f"{word!r} gives it a second time; keep one")
 
 
-def _parse_word(word: str) -> Given:
+def without_documents(text: str, strategy: Strategy) -> str:
+    """A line less the word for the documents that a strategy has, which may be the name of a file."""
+    own = f"documents={strategy.documents}"
+    return " ".join(word for word in text.split() if strategy.documents is None or lowered(word) != own)
+
+
+def _parse_word(word: str, *, files: bool) -> Given:
     if word in _FLAGS:
         name, value = _FLAGS[word]
         return {name: value}
@@ -139,6 +145,8 @@ def _parse_word(word: str) -> Given:
         return {axis: value}
     if axis in _SWITCHED and value in SWITCH:  # compile=on is compile
         return {axis: SWITCH[value]}
+    if axis == "documents":
+        return {"documents": Documents.parse(value, files=files)}
     for start, read in _SPECIAL:
         if word.startswith(start):
             found = read(word[len(start) :])
@@ -163,7 +171,7 @@ def _unknown(word: str) -> InputError:
     if stem in _FLAGS:
         other = f"{stem}=on or {stem}=off" if stem in _SWITCHED else f"{stem} alone"
         return InputError(f"{word[:60]!r}: {stem} takes no such value; write {other}")
-    known = {*_NUMBERS, *_FLAGS, *(start.rstrip("=") for start, _ in _SPECIAL)}
+    known = {"documents", *_NUMBERS, *_FLAGS, *(start.rstrip("=") for start, _ in _SPECIAL)}
     return UnknownNameError("strategy word", word.split("=", maxsplit=1)[0], known)
 
 
@@ -257,7 +265,6 @@ _SPECIAL: tuple[tuple[str, Callable[[str], Given | None]], ...] = (
     ("dispatcher=", _dispatcher),
     ("graphs=", _graphs),
     ("order=", _rank_order),
-    ("documents=", lambda rest: {"documents": Documents.parse(rest)}),
     ("packing=", _packing),
     ("scaling=", _scaling),
     ("recompute=", lambda rest: {"recompute": Recompute.parse(rest)}),

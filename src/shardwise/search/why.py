@@ -73,7 +73,8 @@ def why(best: Estimate, other: Estimate, limit: float) -> Why:
 def against(plan: Plan, asked: Strategy | str) -> Why:
     """Compare a strategy with a plan's; what a line leaves out is the plan's, layers that are not said are cut anew."""
     from shardwise.check.check import ensure
-    from shardwise.check.values import value_faults
+    from shardwise.check.documents import documents_faults
+from shardwise.check.values import value_faults
     from shardwise.errors import InputError
     from shardwise.estimate.estimate import estimate
     from shardwise.inputs.load import load_runtime
@@ -83,7 +84,7 @@ def against(plan: Plan, asked: Strategy | str) -> Why:
         raise InputError('there is nothing to compare with; say what to change, such as "tp4 pp8"')
     limit = plan.memory_limit
     other, note = (asked, "") if isinstance(asked, Strategy) else _asked(plan, asked)
-    faults = value_faults(other, "strategy")
+    faults = [*value_faults(other, "strategy"), *documents_faults(other.documents)]
     if faults:  # before anything is cut or priced with such numbers
         raise InputError(faults)
     other = other if other.layers else _cut(plan, other, limit)
@@ -97,11 +98,10 @@ def against(plan: Plan, asked: Strategy | str) -> Why:
 def _asked(plan: Plan, text: str) -> tuple[Strategy, str]:
     """The strategy that a line means beside a plan's, its layers that are recomputed no more than a stage now has."""
     from shardwise.inputs.layers import layer_faults, stage_layers
-    from shardwise.inputs.strategy_text import parse
 
     made = filled(text, plan.strategy, plan.cluster.gpus)
     counts, layers = made.recompute.layers, plan.model.layers
-    if not counts or "recompute" in parse(text) or made.pp < 1 or made.vpp < 1 or any(layer_faults(layers, made)):
+    if not counts or "recompute=" in text.lower() or made.pp < 1 or made.vpp < 1 or any(layer_faults(layers, made)):
         return made, ""
     longest = max(stage_layers(layers, made))
     if (len(counts) == 1 and counts[0] <= longest) or (made.pp, made.vpp) == (plan.strategy.pp, plan.strategy.vpp):
@@ -185,9 +185,9 @@ def filled(text: str, strategy: Strategy, gpus: int) -> Strategy:
     far as the runtime has it there.
     """
     from shardwise.inputs.load import load_runtime
-    from shardwise.inputs.strategy_text import build, derived_dp, parse
+    from shardwise.inputs.strategy_text import build, derived_dp, parse, without_documents
 
-    given = parse(text)
+    given = parse(without_documents(text, strategy))
     names = [name for name in strategy.__dataclass_fields__ if name != "layers"]
     base = {name: getattr(strategy, name) for name in names}
     if any(given.get(name, base[name]) != base[name] for name in ("pp", "vpp", "schedule")):

@@ -10,7 +10,7 @@ from shardwise.api.reading import as_plan
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.foreign import Foreign
 from shardwise.inputs.serialise import to_plain
-from shardwise.inputs.strategy_text import parse
+from shardwise.inputs.strategy_text import parse, without_documents
 from shardwise.version import __version__
 from shardwise.web.question import searched
 from shardwise.web.untrusted import model_of, plan_of, read_body, runtime_of
@@ -78,7 +78,8 @@ def why(body: bytes) -> Data:
     from shardwise.report.data import why_data
 
     data = _table(body, "plan", "strategy")
-    return why_data(api.why(_whole(data.get("plan"), "why"), _strategy_text(data)))
+    plan = _whole(data.get("plan"), "why")
+    return why_data(api.why(plan, _strategy_text(data, plan)))
 
 
 def export(body: bytes) -> Data:
@@ -121,10 +122,12 @@ def _table(body: bytes, *names: str) -> Data:
     return table.data
 
 
-def _strategy_text(data: Data) -> str:
+def _strategy_text(data: Data, plan: Plan | None = None) -> str:
+    """`plan`: whose documents a line may name."""
     text = data.get("strategy")
     if not isinstance(text, str) or len(text) > 2000:
         raise InputError(Fault("strategy", 'must be a text such as "tp8 pp4", at most 2,000 characters'))
+    text = text if plan is None else without_documents(text, plan.strategy)
     runtime = parse(text).get("runtime")
     if runtime:  # of the catalog: on the command line it may be a file
         runtime_of(runtime)
