@@ -23,7 +23,7 @@ Windows = tuple[tuple[int, float], ...]
 SAMPLES, LEAST_SAMPLES, CELLS = 2048, 64, 2**18
 """Samples that are drawn: fewer, down to the least, where they hold so many documents that all are much alike."""
 ROOM, LEAST_ROOM = 1.1, 8
-"""Documents that are drawn for a sample at once, over those that it has on average, and more: few need a second draw."""
+"""Documents drawn for a sample at once, over those that it has on average, and more: few need a second draw."""
 SEED = 20
 """Any number would do."""
 GRID, TAIL = 4096, 12.0

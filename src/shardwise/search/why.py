@@ -74,7 +74,7 @@ def against(plan: Plan, asked: Strategy | str) -> Why:
     """Compare a strategy with a plan's; what a line leaves out is the plan's, layers that are not said are cut anew."""
     from shardwise.check.check import ensure
     from shardwise.check.documents import documents_faults
-from shardwise.check.values import value_faults
+    from shardwise.check.values import value_faults
     from shardwise.errors import InputError
     from shardwise.estimate.estimate import estimate
     from shardwise.inputs.load import load_runtime
