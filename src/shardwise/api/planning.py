@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from shardwise.plan.plan import Plan
     from shardwise.search.findings import Report, Stop
     from shardwise.search.question import Answer, Question
+    from shardwise.search.stages import LengthStage, StagedRun
     from shardwise.search.sweep import Cell
     from shardwise.search.what_if import WhatIf
     from shardwise.search.why import Why
@@ -297,3 +298,17 @@ def sweep(
         run=TrainingRun(tokens=tokens, price=price, mtbf=mtbf, save=checkpoint, store=store),
         shares=[part.share for part in parts], told=told,
     )  # fmt: skip
+
+
+def read_stages(text: str) -> tuple[LengthStage, ...]:
+    """Lengths and the share of the tokens that each gets, from `8192:90%,32768:10%`."""
+    from shardwise.search.stages import read_stages
+
+    return read_stages(text)
+
+
+def staged_runs(cells: Sequence[Cell], stages: Sequence[LengthStage]) -> tuple[StagedRun, ...]:
+    """What all stages of a sweep take together, on every cluster."""
+    from shardwise.search.stages import in_sum
+
+    return in_sum(cells, stages)

@@ -98,7 +98,6 @@ def command(model: str, output: Output, **options: Any) -> int:  # noqa: ANN401 
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     from shardwise.inputs.write import write_text
     from shardwise.report.sweep import chart, csv_text, grid_table, runs_table, searched_to
-    from shardwise.search.stages import in_sum
 
     grid = {"batches": options["batches"], "sequences": options["sequences"]}
     stages = _stages(options, grid)
@@ -110,7 +109,7 @@ def command(model: str, output: Output, **options: Any) -> int:  # noqa: ANN401 
             **_run(options), **{name: options[name] for name in ("documents", "packing", "stages")},
             told=lambda _: state.update(),
         )  # fmt: skip
-    runs = in_sum(cells, stages) if stages else ()
+    runs = api.staged_runs(cells, stages) if stages else ()
     output.answer({"cells": cells, **({"runs": runs} if stages else {})})
     output.table(*grid_table(cells))
     if stages:
@@ -140,9 +139,7 @@ def _run(options: dict[str, Any]) -> dict[str, Any]:
 
 def _stages(options: dict[str, Any], grid: dict[str, Any]) -> tuple[LengthStage, ...]:
     """Lengths that follow each other, in place of those of the grid."""
-    from shardwise.search.stages import read_stages
-
-    found = read_stages(options["stages"]) if options["stages"] else ()
+    found = api.read_stages(options["stages"]) if options["stages"] else ()
     if found and "sequences" in typed_options(click.get_current_context()):
         raise InputError(Fault("--stages, --seq", "both give lengths; keep one of them"))
     if found and not options["tokens"]:
