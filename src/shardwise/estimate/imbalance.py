@@ -140,27 +140,40 @@ def in_step(setup: Setup) -> int:
 def varying(setup: Setup, chunk: Chunk) -> Varying:
     """What of a chunk's passes grows with attention."""
     windows = {kind.name: kind.window for kind in layer_kinds(setup.model)}
+    known: dict[int, tuple[Block, tuple[tuple[int, float], ...]]] = {}
     sums: dict[int, float] = {}
     runs: list[BlockRun] = []
-    for block, repeat in chunk.runs:
-        grown = block
-        for index, op in enumerate(block.ops):
-            window = 0 if op.kind == "scan" else chosen_keys(setup.shard) or windows.get(block.name, 0)
-            times = _times(setup, window)
-            if times > 1 and (longer := _longer(op, times)):
-                f, i = _more(op, longer, setup)
-                again = f if index in block.walk.recomputed else Seconds()
-                grown = _grown(grown, f, i, again)
-                more = repeat * (f.device + i.device + again.device) / (times - 1)
-                sums[window] = sums.get(window, 0.0) + more
+    for block, repeat in chunk.runs:  # kinds of layers may take turns: a few blocks in many runs
+        if id(block) not in known:
+            known[id(block)] = _longest(setup, block, windows.get(block.name, 0))
+        grown, slopes = known[id(block)]
         runs.append(BlockRun(grown, repeat))
+        for window, seconds in slopes:
+            sums[window] = sums.get(window, 0.0) + repeat * seconds
     return _slopes(setup, chunk, runs, sums)
+
+
+def _longest(setup: Setup, block: Block, window: int) -> tuple[Block, tuple[tuple[int, float], ...]]:
+    """A block for samples of one document, and its seconds for once the mean attention more, by window."""
+    slopes = []
+    for index, op in enumerate(block.ops):
+        if (op.kind == "attention" and not op.bytes_f and op.shape[5] == 0.5) or op.name == "index scores":
+            own = 0 if op.kind == "scan" else chosen_keys(setup.shard) or window
+            times = _times(setup, own)
+            if times > 1:
+                f, i = _more(op, _longer(op, times), setup)
+                again = f if index in block.walk.recomputed else Seconds()
+                block = _grown(block, f, i, again)
+                slopes.append((own, (f.device + i.device + again.device) / (times - 1)))
+    return block, tuple(slopes)
 
 
 def _slopes(setup: Setup, chunk: Chunk, runs: Sequence[BlockRun], sums: dict[int, float]) -> Varying:
     """`runs`: the chunk's blocks for samples of one document."""
     longest = chunk._replace(runs=tuple(runs))
     for plain, grown in zip(chunk.runs, runs, strict=True):
+        if grown.block is plain.block:
+            continue
         parts = ((getattr(grown.block, name), getattr(plain.block, name)) for name in ("f", "i", "recompute"))
         f, i, again = (Seconds(*(plain.repeat * (x - y) for x, y in zip(*both, strict=True))) for both in parts)
         longest = _grown(longest, f, i, again)
@@ -192,14 +205,12 @@ def _times(setup: Setup, window: int) -> float:
     return seq * area(seq, window, chunked=chunked) / keys_met(documents, seq, window, chunked=chunked)
 
 
-def _longer(op: Op, times: float) -> Op | None:
-    """The operator with so many times the keys; none: they do not change it."""
-    if op.kind == "attention" and not op.bytes_f and op.shape[5] == 0.5:
+def _longer(op: Op, times: float) -> Op:
+    """The operator with so many times the keys."""
+    if op.kind == "attention":
         return op._replace(shape=(*op.shape[:2], op.shape[2] * times, *op.shape[3:]))
-    if op.name == "index scores":
-        shape = (op.shape[0], op.shape[1] * times, *op.shape[2:])
-        return op._replace(shape=shape, bytes_f=op.bytes_f * times, bytes_b=op.bytes_b * times)
-    return None
+    shape = (op.shape[0], op.shape[1] * times, *op.shape[2:])
+    return op._replace(shape=shape, bytes_f=op.bytes_f * times, bytes_b=op.bytes_b * times)
 
 
 def _more(op: Op, longer: Op, setup: Setup) -> tuple[Seconds, Seconds]:
