@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from shardwise.check.pattern import blocks_of_layers, pattern_faults
 from shardwise.check.rule import Combination, divisors_near, either, rule
+from shardwise.check.towers import tower_faults
 from shardwise.check.traced import traced_faults
 from shardwise.check.values import value_faults
 from shardwise.errors import Fault, InputError
@@ -180,7 +181,7 @@ RULES = (
 
 def checked_model(model: Model, title: str) -> Model:
     """The model, or an InputError with everything that is wrong with it."""
-    faults = [*value_faults(model, "model")] or [*_crossed(model), *traced_faults(model)]
+    faults = [*value_faults(model, "model")] or [*_crossed(model), *tower_faults(model), *traced_faults(model)]
     if faults:
         raise InputError(faults, title=title)
     return model
