@@ -74,7 +74,7 @@ def ffn_of_dense_layers(case: Combination) -> Iterator[Fault]:
 
 @rule("model.position", "model.max_positions")
 def position_table(case: Combination) -> Iterator[Fault]:
-    if case.model.position == "learned" and case.model.max_positions < 1:
+    if case.model.tabled and case.model.max_positions < 1:
         yield Fault(
             "model.max_positions", "learned positions need the number of rows of their table; give for example 2048"
         )
@@ -84,7 +84,7 @@ def position_table(case: Combination) -> Iterator[Fault]:
 def rotary_pairs(case: Combination) -> Iterator[Fault]:
     model = case.model
     size = model.mla.rope_size if model.mla else model.head_size
-    if model.position == "rope" and size % 2:
+    if model.turned and size % 2:
         name = "model.mla.rope_size" if model.mla else "model.head_size"
         yield Fault(name, f"{size} is odd, rotary positions turn pairs; use {size - 1} or {size + 1}")
 
@@ -94,7 +94,7 @@ def rotary_scaling(case: Combination) -> Iterator[Fault]:
     scaling = case.model.rope_scaling
     if scaling is None:
         return
-    if case.model.position != "rope":
+    if not case.model.turned:
         told = f"{case.model.position} positions have no angles to stretch"
         yield Fault("model.rope_scaling", f"{told}; leave it out, or use position rope")
     if scaling.kind != "linear" and not scaling.original:
@@ -111,7 +111,7 @@ def rotary_share(case: Combination) -> Iterator[Fault]:
     """The part that turns is made of pairs."""
     model = case.model
     turned = model.rotary_share * model.head_size
-    if model.position == "rope" and model.mla is None and model.rotary_share < 1 and round(turned, 6) % 2:
+    if model.turned and model.mla is None and model.rotary_share < 1 and round(turned, 6) % 2:
         near = max(2, 2 * round(turned / 2))
         told = f"{model.rotary_share:g} of head_size {model.head_size} is {turned:g}, no even number"
         yield Fault("model.rotary_share", f"{told}; use {near / model.head_size:g}")
@@ -192,7 +192,7 @@ def _crossed(model: Model) -> Iterator[Fault]:
     if model.heads % model.kv_heads:
         near = [n for n in range(1, min(model.heads, 1024) + 1) if model.heads % n == 0]
         yield Fault("model.kv_heads", f"{model.kv_heads} does not divide heads {model.heads}; use one of {near}")
-    if model.position == "learned" and not model.max_positions:
+    if model.tabled and not model.max_positions:
         yield Fault("model.max_positions", "is missing; a learned position table needs its number of rows")
     if model.moe and model.moe.top_k > model.moe.experts:
         message = f"a token visits {model.moe.top_k} of {model.moe.experts} experts; use at most {model.moe.experts}"

@@ -64,16 +64,16 @@ def _stem_faults(model: Model, at: str) -> Iterator[Fault]:
         yield Fault(f"{at}.projector.merge", f"{projector.merge} does not divide {side}; use another size or merge")
 
 
-@rule("source", "images", "image_size", "frozen", *_TOWERS)
+@rule("source", "images", "image_imbalance", "image_size", "frozen", *_TOWERS)
 def said_of_inputs(case: Combination) -> Iterator[Fault]:
     model, s = case.model, case.strategy
     read = [one for one in (*model.towers, model) if one.stem]
     names = [tower.name for tower in model.towers]
     if s.source and not any(tower.stem is None for tower in model.towers):
         yield Fault("strategy.source", f"{s.source}, but {model.name} has no encoder of text; drop it")
-    for name, word in (("images", "images="), ("image_size", "pixels")):
-        given = getattr(s, name) != {"images": 1.0, "image_size": 0}[name]
-        if given and not read:
+    words = (("images", "images=", 1), ("image_imbalance", "images=1:", 1), ("image_size", "pixels", 0))
+    for name, word, usual in words:
+        if getattr(s, name) != usual and not read:
             yield Fault(f"strategy.{name}", f"{model.name} reads no pictures or recordings; drop {word}")
     if model.stem and s.images != 1:
         yield Fault("strategy.images", f"{s.images:g}, but a sample of {model.name} is one picture; drop images=")

@@ -242,7 +242,7 @@ def _static(
         buffers += _gather_buffer(shard)
     if memory.dummy_gradients:
         buffers += _dummy_gradients(chunks, output=memory.output_gradient)
-    if shard.model.position == "rope":
+    if shard.model.turned:
         buffers += 4.0 * shard.seq * shard.model.head_size  # the table of angles
     if shard.model.traced:
         buffers += shard.model.traced.buffers + at(shard.model.traced.tables, shard.samples)

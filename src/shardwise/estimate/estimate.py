@@ -285,7 +285,7 @@ def _flops(setup: Setup, *, causal: bool) -> float:
     frozen = s.lora is not None
     each = model_flops(setup.model, s.seq, causal=causal, frozen=frozen, documents=s.documents, packing=s.packing)
     towers = (tower_flops(setup.model, tower, s.seq, causal=causal) for tower in setup.shard.towers)
-    return each + sum(towers) / (s.micro_batch * s.seq)
+    return each + sum(towers) / (s.micro_batch * s.seq * s.image_imbalance)
 
 
 def _again(setup: Setup) -> tuple[float, int]:

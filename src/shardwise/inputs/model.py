@@ -12,7 +12,7 @@ from shardwise.inputs.traced import Traced
 
 Activation = Literal["swiglu", "geglu", "gelu", "relu", "squared-relu"]
 Norm = Literal["rmsnorm", "layernorm"]
-Position = Literal["rope", "learned", "alibi", "relative", "none"]
+Position = Literal["rope", "learned", "alibi", "relative", "learned+rope", "none"]
 QkNorm = Literal["none", "head", "full"]
 Scaling = Literal["linear", "dynamic", "yarn", "llama3"]
 Score = Literal["softmax", "sigmoid"]
@@ -143,8 +143,8 @@ class Model:
     norm: Norm = "rmsnorm"
     """rmsnorm has one vector of weights, layernorm two."""
     position: Position = "rope"
-    """learned: a table of `max_positions` rows beside the embedding; relative: a table of `max_positions` distances for
-    every head, added to scores (T5)."""
+    """learned: a table of `max_positions` rows beside the embedding, learned+rope: and rotary ones; relative: a table
+    of `max_positions` distances for every head, added to scores (T5)."""
     rotary_base: float = 10_000.0
     """Base of rotary position angles (theta). No shape or time depends on it; exports must say it."""
     rotary_share: float = later(1.0)
@@ -251,6 +251,16 @@ class Model:
     @property
     def gated(self) -> bool:
         return self.activation in GATED
+
+    @property
+    def turned(self) -> bool:
+        """Whether positions turn queries and keys."""
+        return self.position in {"rope", "learned+rope"}
+
+    @property
+    def tabled(self) -> bool:
+        """Whether positions are a table of vectors."""
+        return self.position in {"learned", "learned+rope"}
 
     @property
     def depth(self) -> int:

@@ -110,7 +110,7 @@ def count(model: Model) -> Parameters:
     modulated = 6 * model.hidden * (model.hidden + 1) if model.condition else 0
     return Parameters(
         embedding=_embedding(model, width),
-        position=model.max_positions * {"learned": model.hidden, "relative": model.heads}.get(model.position, 0),
+        position=_positions(model),
         embedding_norm=norm if model.embedding_norm else 0,
         attention=_attention(model),
         recurrent=model.recurrent.parameters(model.hidden) if model.recurrent else 0,
@@ -128,6 +128,11 @@ def count(model: Model) -> Parameters:
         top_k=moe.top_k if moe else 0,
         towers=sum(_tower(model, tower) for tower in model.towers),
     )
+
+
+def _positions(model: Model) -> int:
+    """A row for each, or a number for every head."""
+    return model.max_positions * (model.hidden if model.tabled else model.heads if model.position == "relative" else 0)
 
 
 def _embedding(model: Model, width: int) -> int:

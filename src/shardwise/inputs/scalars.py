@@ -63,6 +63,7 @@ SCALARS: dict[str, Scalar] = {
     **{f"Strategy.{name}": _whole(0, LAYERS) for name in ("layers", "first_layers", "last_layers")},
     "Strategy.source": _whole(0, TOKENS),
     "Strategy.images": _positive(1e6, usual=(1e-3, 1e4), hint="it is pictures of a sample"),
+    "Strategy.image_imbalance": _number(1, 1000, usual=(1, 100), hint="write 1.3 for 30% more than the mean"),
     "Strategy.image_size": _whole(0, 10**6),
     "Strategy.straggler": _number(1, 1000, usual=(1, 10), hint="write 1.05 for 5% slower"),
     "Documents.lengths": _whole(1, TOKENS),

@@ -90,6 +90,8 @@ class Strategy:
     """Tokens that an encoder of text reads of every sample; 0: as many as `seq`."""
     images: float = later(1.0)
     """Pictures (or recordings) of a sample, on average; their tokens are among its `seq`."""
+    image_imbalance: float = later(1.0)
+    """Pictures of the busiest replica's micro batch over the mean; the others wait for it."""
     image_size: int = later(0)
     """Pixels of a picture's side, or frames of a recording; 0: the model's own."""
     frozen: tuple[str, ...] = later(())

@@ -6,7 +6,7 @@ Numbers follow their word (`tp8` and `tp=8` are the same). The degrees, the batc
 everything else only where it differs from its default: `etp2 cp2:all-to-all nosp hsdp8 group4 recompute=full:4
 layers=9,15,15,11 batches=12,5 first9 last11 count-embedding count-head placement=v fp8 scaling=delayed fp8-weights
 fp8-attention pure grad-bf16 muon lora16:qkv,out offload-optimizer noflash dispatch=deepep ep-overlap graphs=layer
-straggler1.05 documents=lengths.csv packing=balanced source512 images=2 pixels896 frozen=vision runtime=torchtitan`.
+straggler1.05 documents=lengths.csv packing=balanced source512 images=2:1.3 pixels896 frozen=vision runtime=torchtitan`.
 """
 
 from __future__ import annotations
@@ -218,7 +218,11 @@ def _straggler(rest: str) -> Given:
 
 
 def _images(rest: str) -> Given:
-    return {"images": typed(rest, SCALARS["any.number"], "strategy.images")}
+    mean, colon, busiest = rest.partition(":")
+    found = {"images": typed(mean, SCALARS["any.number"], "strategy.images")}
+    return found | (
+        {"image_imbalance": typed(busiest, SCALARS["any.number"], "strategy.image_imbalance")} if colon else {}
+    )
 
 
 def _frozen(rest: str) -> Given:
@@ -311,8 +315,8 @@ def _words(s: Strategy) -> Iterator[str]:
     for name, word in _NAMED.items():
         if getattr(s, name) != _DEFAULTS[name]:
             yield f"{word}={getattr(s, name)}"
-    if s.images != _DEFAULTS["images"]:
-        yield f"images={s.images:.15g}"
+    if s.images != 1 or s.image_imbalance != 1:
+        yield f"images={s.images:.15g}" + (f":{s.image_imbalance:.15g}" if s.image_imbalance != 1 else "")
     if s.frozen:
         yield "frozen=" + ",".join(s.frozen)
     if s.straggler != 1.0:

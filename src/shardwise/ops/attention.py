@@ -63,7 +63,7 @@ def attention(shard: Shard, window: int) -> list[Op]:
     ops.append(_qkv(shard))
     if model.qk_norm != "none":
         ops.append(_qk_norm(shard))
-    if model.position == "rope":
+    if model.turned:
         ops.append(_rope(shard))
     ops += exchanged(shard, 2 * query_width(shard), 2 * kv_width(shard))
     ops.append(_core(shard, window))
@@ -173,7 +173,7 @@ def kept_qkv(shard: Shard) -> float:
     turned = kernels.turned_output_kept and shard.samples > 1
     width = query + 2 * kv + (query if turned or exchanges(shard) else 0.0)
     mixed = kernels.qkv == "mixed" or (shard.model.fused_qkv and kernels.rope == "eager")
-    if mixed and shard.model.position == "rope":
+    if mixed and shard.model.turned:
         width += query + kv  # values are a view that holds the whole projection beside the rotated copies
     return shard.element * shard.tokens * width
 

@@ -72,7 +72,7 @@ def embedding(shard: Shard) -> list[Op]:
 
 def position_params(model: Model) -> int:
     """Parameters of its table of positions: a row for each, or a number for every head."""
-    width = {"learned": model.hidden, "relative": model.heads}.get(model.position, 0)
+    width = model.hidden if model.tabled else model.heads if model.position == "relative" else 0
     return model.max_positions * width
 
 

@@ -140,7 +140,7 @@ def _tower(shard: Shard, tower: Model, strategy: Strategy) -> Shard:
     """Its tokens are those of a micro batch's pictures, recordings or texts; every picture attends to itself."""
     stem = tower.stem
     each = stem.tokens(strategy.image_size) if stem else strategy.source or strategy.seq
-    pictures = strategy.images if stem else 1.0
+    pictures = strategy.images * strategy.image_imbalance if stem else 1.0
     return shard._replace(
         model=tower, samples=strategy.micro_batch * pictures, seq=each, whole_seq=each,  # type: ignore[arg-type]
         tokens=strategy.micro_batch * pictures * each, documents=None, frozen=tower.name in strategy.frozen,

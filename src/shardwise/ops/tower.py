@@ -36,7 +36,7 @@ def stem(shard: Shard) -> list[Op]:
         one = Linear("stem", "embedding", made.kernel * made.channels, model.hidden, "none", 0.0, bias=made.bias)
         two = Linear("stem", "embedding", made.kernel * model.hidden, model.hidden, "none", 2 * inner, bias=made.bias)
         ops = [linear(wide, one), linear(shard, two)]
-    held = made.leading * model.hidden + (model.max_positions * model.hidden if model.position == "learned" else 0)
+    held = made.leading * model.hidden + (model.max_positions * model.hidden if model.tabled else 0)
     added = held + _condition_params(shard)
     size = shard.residual
     ops.append(Op("positions", "embedding", "memory", (), 3 * size, 2 * size, 2.0, 2.0, 0.0, size, size, added))

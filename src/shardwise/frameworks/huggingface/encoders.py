@@ -16,6 +16,9 @@ from shardwise.inputs.towers import Projector, Stem
 
 Fields = dict[str, Any]
 _BIASES: Fields = {"qkv_bias": True, "out_bias": True, "mlp_bias": True}
+_TURNED: Fields = {
+    "norm": "layernorm", "position": "learned+rope", "activation": "gelu", **_BIASES
+}  # fmt: skip
 _PLAIN: Fields = {"norm": "layernorm", "position": "learned", "activation": "gelu", **_BIASES}
 
 
@@ -151,7 +154,7 @@ def _qwen_vision(keys: Keys, **more: Any) -> Fields:  # noqa: ANN401 - fields of
     frames = _whole(keys, "temporal_patch_size", 2)
     channels = _whole(keys, "in_channels in_chans", 3)
     return {
-        "causal": False, "final_norm": False,
+        "causal": False, "final_norm": False, "fused_qkv": True,
         "stem": Stem(size=32 * patch * merge // 2, patch=patch, channels=channels, frames=frames, **more),
     }  # fmt: skip
 
@@ -191,7 +194,7 @@ def _qwen3_vision(keys: Keys, _outer: Keys) -> Model:
     sizes = _sizes(keys, "depth num_hidden_layers", "hidden_size", "num_heads num_attention_heads", "intermediate_size")
     taps = len(keys.items("deepstack_visual_indexes"))
     return Model(
-        name="vision", **sizes, **_PLAIN, max_positions=_whole(keys, "num_position_embeddings", 2304),
+        name="vision", **sizes, **_TURNED, max_positions=_whole(keys, "num_position_embeddings", 2304),
         **_qwen_vision(keys), projector=_merger(keys, sizes["hidden"], taps=taps),
     )  # fmt: skip
 
@@ -227,7 +230,7 @@ def _llama4_vision(keys: Keys, _outer: Keys) -> Model:
     keys.passed("projector_dropout", "vision_feature_layer", "vision_feature_select_strategy", "hidden_act")
     keys.passed("multi_modal_projector_bias", "norm_eps")
     return Model(
-        name="vision", **sizes, **_PLAIN, causal=False, embedding_norm=True, max_positions=stem.tokens(), stem=stem,
+        name="vision", **sizes, **_TURNED, causal=False, embedding_norm=True, max_positions=stem.tokens(), stem=stem,
         projector=Projector(merge=merge, inner=inner, bias=False),
     )  # fmt: skip
 
