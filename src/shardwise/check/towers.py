@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from shardwise.check.pattern import pattern_faults
 from shardwise.check.rule import Combination, divisors_near, either, rule
 from shardwise.errors import Fault
 from shardwise.inputs.model import Model
@@ -18,6 +20,8 @@ def towers(case: Combination) -> Iterator[Fault]:
 
 def tower_faults(model: Model) -> Iterator[Fault]:
     """What is wrong with a model's inputs and towers by themselves."""
+    if model.vocab and not (model.towers or model.stem or model.projector):
+        return
     if not model.vocab:
         yield Fault("model.vocab", "is missing; add it: what the output layer predicts, tokens or classes")
     if model.projector:
@@ -41,6 +45,13 @@ def _faults(model: Model, tower: Model, at: str) -> Iterator[Fault]:
             yield Fault(f"{at}.{name}", "is not known of a tower; leave it out")
     if tower.mla or tower.recurrent or tower.moe:
         yield Fault(at, "has layers that are not known of a tower: mla, recurrent or moe; describe it without")
+    if not tower.ffn:
+        yield Fault(f"{at}.ffn", "is 0; a layer of a tower has a feed-forward block: give its width")
+    if tower.position in {"learned", "learned+rope", "relative"} and not tower.max_positions:
+        yield Fault(f"{at}.max_positions", f"is missing; {tower.position} positions need the rows of their table")
+    if tower.norms_per_layer not in {1, 2, 4}:
+        yield Fault(f"{at}.norms_per_layer", f"{tower.norms_per_layer} norms a layer are not modelled; use 1, 2 or 4")
+    yield from (replace(one, path=one.path.replace("model", at, 1)) for one in pattern_faults(tower))
     if tower.heads % tower.kv_heads:
         near = either(divisors_near(tower.heads, tower.kv_heads))
         yield Fault(f"{at}.kv_heads", f"{tower.kv_heads} does not divide heads {tower.heads}; use {near}")
@@ -67,6 +78,8 @@ def _stem_faults(model: Model, at: str) -> Iterator[Fault]:
 @rule("source", "images", "image_imbalance", "image_size", "frozen", *_TOWERS)
 def said_of_inputs(case: Combination) -> Iterator[Fault]:
     model, s = case.model, case.strategy
+    if not (s.source or s.image_size or s.frozen or s.images != 1 or s.image_imbalance != 1):
+        return
     read = [one for one in (*model.towers, model) if one.stem]
     names = [tower.name for tower in model.towers]
     if s.source and not any(tower.stem is None for tower in model.towers):
@@ -90,6 +103,8 @@ def said_of_inputs(case: Combination) -> Iterator[Fault]:
 @rule("seq", "images", "image_size", *_TOWERS)
 def tokens_of_pictures(case: Combination) -> Iterator[Fault]:
     model, s = case.model, case.strategy
+    if not (model.towers or model.stem):
+        return
     if model.stem and (wanted := model.stem.tokens(s.image_size)) != s.seq:
         told = f"a picture of {s.image_size or model.stem.size} is {wanted} tokens"
         yield Fault("strategy.seq", f"{s.seq}, but {told} of {model.name}; use seq {wanted}")

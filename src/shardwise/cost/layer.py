@@ -120,7 +120,8 @@ PLAIN = Recipe()
 def layer_block(shard: Shard, kind: LayerKind, recipe: Recipe, machine: Machine, groups: Groups, grads: float) -> Block:
     """A transformer layer. `grads`: bytes per parameter that backward allocates for good."""
     if recipe == PLAIN:
-        return _joined(kind.name, _halves(shard, kind, machine, groups), machine, grads)
+        made = _joined(kind.name, _halves(shard, kind, machine, groups), machine, grads)
+        return _apart(made) if shard.towers else made
     plain = layer_block(shard, kind, PLAIN, machine, groups, grads)
     if plain.frozen:  # it keeps nothing that could be computed again
         return plain
@@ -144,7 +145,7 @@ def _halves(shard: Shard, kind: LayerKind, machine: Machine, groups: Groups) -> 
     """
     if kind.traced:
         return [_priced(layer_ops(shard, kind), shard, machine, groups)]
-    own = shard.of(kind.tower)
+    own = shard.of(kind.tower) if kind.tower else shard
     mixing = _mixer_half(
         own._replace(ep=1, etp=1, dispatcher="", fixed=False, towers=()), kind.mixer, kind.window, machine,
         groups._replace(ep=ALONE, etp=ALONE),
@@ -153,12 +154,13 @@ def _halves(shard: Shard, kind: LayerKind, machine: Machine, groups: Groups) -> 
         own._replace(samples=1, seq=own.tokens, whole_seq=0, cp=1, cp_kind="", documents=None, towers=()), kind.feed,
         machine, groups._replace(cp=ALONE),
     )  # fmt: skip
-    found: list[PricedOps] = []
-    for part in (before_ops(shard, kind), mixing, between_ops(shard, kind), feeding, behind_ops(shard, kind)):
-        if isinstance(part, PricedOps):
-            found.append(part)
-        elif part:
-            found.append(_priced(part, shard, machine, groups))
+    found = [mixing, feeding]
+    if kind.crosses:
+        found.insert(1, _priced(between_ops(shard, kind), shard, machine, groups))
+    if kind.mtp or kind.opens or own.model.condition:
+        found.insert(0, _priced(before_ops(shard, kind), shard, machine, groups))
+    if kind.closes:
+        found.append(_priced(behind_ops(shard, kind), shard, machine, groups))
     return found
 
 
@@ -190,7 +192,8 @@ def head_block(shard: Shard, machine: Machine, groups: Groups, grads: float, *, 
 
 
 def _block(name: str, ops: list[Op], shard: Shard, machine: Machine, groups: Groups, grads: float) -> Block:
-    return _joined(name, [_priced(ops, shard, machine, groups)], machine, grads)
+    made = _joined(name, [_priced(ops, shard, machine, groups)], machine, grads)
+    return _apart(made) if shard.towers else made
 
 
 def _priced(ops: list[Op], shard: Shard, machine: Machine, groups: Groups) -> PricedOps:
@@ -236,14 +239,12 @@ def _summed(parts: Iterable[Adds]) -> Seconds:
 def _joined(name: str, parts: Sequence[PricedOps], machine: Machine, grads: float, *, begins: bool = True) -> Block:
     f, i, w = _passes(name, parts, machine, begins=begins)
     ops = [op for part in parts for op in part.ops]
-    params, expert_params, frozen, ends = 0.0, 0.0, 0.0, 0.0
+    params, expert_params = 0.0, 0.0
     for op in ops:
         if op.expert:
             expert_params += op.params
-            continue
-        params += op.params
-        frozen += op.frozen * op.params
-        ends += op.params if name not in ENDS and op.module in BESIDE else 0.0
+        else:
+            params += op.params
     return Block(
         name=name,
         f=f,
@@ -257,9 +258,13 @@ def _joined(name: str, parts: Sequence[PricedOps], machine: Machine, grads: floa
         recompute_flops=0,
         ops=tuple(ops),
         forwards=tuple(forward for part in parts for forward in part.forwards),
-        frozen=frozen,
-        ends=ends,
     )
+
+
+def _apart(block: Block) -> Block:
+    """With what of its parameters does not train, and what belongs to no layer, where a model has towers."""
+    ends = () if block.name in ENDS else [op.params for op in block.ops if op.module in BESIDE]
+    return block._replace(frozen=sum(op.params for op in block.ops if op.frozen), ends=sum(ends))
 
 
 def _added(parts: Iterable[Seconds]) -> Seconds:

@@ -169,6 +169,9 @@ def _refuse_beyond(plan: Plan, target: Target, version: str) -> None:
         raise InfeasibleError(
             f"{told}: no file of {target.title} holds it; start it with this strategy: {plan.strategy}"
         )
+    if plan.model.towers or plan.model.stem or not plan.model.causal:
+        told = f"{plan.model.name} has {', '.join(plan.model.beyond)}, which we write for no framework yet"
+        raise InfeasibleError(f"{told}; start your own program of it with this strategy: {plan.strategy}")
     if not plan.model.beyond or target.name in _ANY_LAYER:
         return
     why = "which we do not write for it yet"

@@ -217,32 +217,32 @@ class Model:
     """Multi-token-prediction layers after the last layer, each a transformer layer with a projection and norms."""
     dropout: float = 0.0
     """Probability of dropout on attention and residuals."""
-    causal: bool = later(True)
+    causal: bool = later(True, hashed=False)
     """A token sees none behind it; else all of its sample."""
-    key_bias: bool = later(True)
+    key_bias: bool = later(True, hashed=False)
     """Keys have a bias where queries and values do (Whisper's have none)."""
-    heads_first: bool = later(False)
+    heads_first: bool = later(False, hashed=False)
     """Queries, keys and values are copied so that heads come first, and attention's output back (BART, Whisper in
     transformers): eager runtimes take the time and keep both outputs."""
-    layer_scale: bool = later(False)
+    layer_scale: bool = later(False, hashed=False)
     """Both blocks of a layer are scaled by a vector before they are added (InternViT)."""
-    token_types: int = later(0)
+    token_types: int = later(0, hashed=False)
     """Rows of a second table that is added to embeddings (BERT)."""
-    final_norm: bool = later(True)
+    final_norm: bool = later(True, hashed=False)
     """A norm stands before the output layer."""
-    head_dense: bool = later(False)
+    head_dense: bool = later(False, hashed=False)
     """A linear layer with an activation stands before that norm (BERT)."""
-    pooled: bool = later(False)
+    pooled: bool = later(False, hashed=False)
     """The output layer reads one token of a sample (ViT)."""
-    condition: int = later(0)
+    condition: int = later(0, hashed=False)
     """Width of a time step's waves: a sample's time step and class scale and shift both blocks of every layer (DiT)."""
-    classes: int = later(0)
+    classes: int = later(0, hashed=False)
     """Rows of the table of that class."""
-    stem: Stem | None = later(None)
+    stem: Stem | None = later(None, hashed=False)
     """What makes tokens of pictures or recordings; none: a table of tokens."""
-    projector: Projector | None = later(None)
+    projector: Projector | None = later(None, hashed=False)
     """Of a tower: what makes its output into tokens of the model; none: every layer of the model attends to it."""
-    towers: tuple[Model, ...] = later(())
+    towers: tuple[Model, ...] = later((), hashed=False)
     """Models whose layers run before this one's, each a table of the same fields: encoders of pictures, recordings or
     text."""
     traced: Traced | None = None

@@ -13,9 +13,12 @@ from shardwise.errors import InputError
 Plain = dict[str, Any]
 
 
-def later(default: Any) -> Any:  # noqa: ANN401 - as `field` itself
-    """A field that our values did not always have: files leave its default out, so that older plans keep their id."""
-    return field(default=default, metadata={"quiet": True})
+def later(default: Any, *, hashed: bool = True) -> Any:  # noqa: ANN401 - as `field` itself
+    """A field that our values did not always have: files leave its default out, so that older plans keep their id.
+
+    `hashed`: part of the hash; one that few values set need not be, and a hash is taken for every look into a cache.
+    """
+    return field(default=default, hash=None if hashed else False, metadata={"quiet": True})
 
 
 DERIVED = {"derived": True}

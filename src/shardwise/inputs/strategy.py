@@ -86,15 +86,15 @@ class Strategy:
     """How documents become samples. packed: one behind the other, cut where a sample ends, each attending to itself
     alone; balanced: the same, samples of much and of little attention dealt evenly over the replicas; unmasked: packed,
     attention over the whole sample; padded: one document a sample."""
-    source: int = later(0)
+    source: int = later(0, hashed=False)
     """Tokens that an encoder of text reads of every sample; 0: as many as `seq`."""
-    images: float = later(1.0)
+    images: float = later(1.0, hashed=False)
     """Pictures (or recordings) of a sample, on average; their tokens are among its `seq`."""
-    image_imbalance: float = later(1.0)
+    image_imbalance: float = later(1.0, hashed=False)
     """Pictures of the busiest replica's micro batch over the mean; the others wait for it."""
-    image_size: int = later(0)
+    image_size: int = later(0, hashed=False)
     """Pixels of a picture's side, or frames of a recording; 0: the model's own."""
-    frozen: tuple[str, ...] = later(())
+    frozen: tuple[str, ...] = later((), hashed=False)
     """Towers that do not train: no gradients, no states, nothing kept."""
     schedule: str = "1f1b"
     """Order of the forward and backward passes in the pipeline."""

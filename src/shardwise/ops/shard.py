@@ -84,6 +84,8 @@ class Shard(NamedTuple):
         """Bytes that cross from one stage to the next at most: with towers, of the widest border, and an encoder's
         output on its way to all layers that read it.
         """
+        if not self.towers:
+            return self.hidden
         crossed = sum(one.hidden for one in self.towers if one.model.projector is None)
         return max([self.hidden + crossed, *(one.hidden for one in self.towers)])
 
