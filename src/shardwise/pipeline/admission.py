@@ -74,16 +74,12 @@ class Admission:
             )  # fmt: skip
 
     def learned(self) -> Iterator[AdmissionPoint]:
-        """starts.json knows some chunks of a rank, the first and the last among them; others get what lies between."""
+        """starts.json knows the first and the last chunk of a rank; those between get what lies between."""
         place = np.linspace(0.0, 1.0, self.problem.vpp)
         for entry in json.loads(STARTS.read_text())["admission"]:
-            known = np.array(entry.pop("urgency"))
-            if known.shape[1] > max(2, self.problem.vpp):
-                continue
-            urgency, slope = (
-                np.array([np.interp(place, np.linspace(0.0, 1.0, known.shape[1]), row) for row in rows])
-                for rows in (known, np.broadcast_to(np.reshape(entry.pop("slope"), (3, -1)), known.shape))
-            )
+            ends = np.array(entry.pop("urgency"))
+            urgency = ends[:, :1] * (1 - place) + ends[:, 1:] * place
+            slope = np.repeat(np.array(entry.pop("slope"))[:, None], self.problem.vpp, axis=1)
             window = self.room * entry.pop("window")
             yield AdmissionPoint(**entry, window=window, urgency=urgency, slope=slope)
 

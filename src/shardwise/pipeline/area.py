@@ -25,8 +25,9 @@ from shardwise.pipeline.streams import Streams
 
 _STEPS = 32
 """x and y are multiples of what a rank works and one micro batch is on its way, over so many; any choice is sound."""
-_RANKS = 8
-"""Ranks that are looked at, where memory is scarcest."""
+_RANKS, _SHARE = 8, 0.5
+"""Ranks that are looked at, where memory is scarcest; and the share of the floor that bytes x time over the room must
+take, as what stays unused is seldom more than that again."""
 _PAIRS = 400_000
 """Activations x pairs of x and y at most; where there were more, fewer multiples are taken."""
 _ROUNDS = 20
@@ -85,16 +86,17 @@ def spans(streams: Streams, windows: Sequence[tuple[Floats, Floats]], floor: flo
 
     `windows`: by rank heads and tails of all actions, from the begin of the span and to its end.
     """
-    for rank in _scarce(streams):
+    for rank in _scarce(streams, floor):
         least = _held(streams, rank, *windows[rank]).least_span(floor)
         if least > floor:
             floor = least
             yield rank, least
 
 
-def _scarce(streams: Streams) -> list[int]:
+def _scarce(streams: Streams, floor: float) -> list[int]:
     order = np.argsort(-streams.pressure, kind="stable")[:_RANKS]
-    return [rank for rank in order.tolist() if streams.room[rank] > 0 and streams.pressure[rank] > 0]
+    full = streams.problem.microbatches * streams.pressure > _SHARE * floor
+    return [rank for rank in order.tolist() if full[rank]]
 
 
 def _held(streams: Streams, rank: int, head: Floats, tail: Floats) -> _Held:
