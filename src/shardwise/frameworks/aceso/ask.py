@@ -169,6 +169,8 @@ def _contradictions(given: OperatorOptions) -> Iterator[Fault]:
         yield Fault("--zero", why)
     if given.model and given.model.traced:
         yield Fault("MODEL", "is a traced module, whose operators are not split; use `shardwise plan`")
+    if given.model and (given.model.towers or given.model.stem or not given.model.causal):
+        yield Fault("MODEL", "is no decoder of text alone, whose operators are known here; use `shardwise plan`")
     if given.schedule is not None and given.schedule not in CHOICES:
         yield Fault("--schedule", f"{given.schedule!r} is no order of these passes; choose {', '.join(CHOICES)}")
     seq = SEQ if given.seq is None else given.seq
