@@ -103,6 +103,7 @@ def _tell(model: Model, output: Output) -> None:
     output.say(f"{model.name}: {parameters.total:,} parameters, {parameters.active:,} active per token")
     if model.traced:
         output.table(("block", "times", "parameters", "kept per sample", "kernels", "entry"), _kinds(model.traced))
+        output.say(_shared(model.traced))
     else:
         output.table(("field", "value"), _fields(model))
     output.say()
@@ -117,6 +118,16 @@ def _kinds(traced: Traced) -> Iterator[tuple[str, ...]]:
         kept, kernels = sum(op.kept[1] for op in block.ops), sum(op.kernels_f + op.kernels_b for op in block.ops)
         entry = show_bytes(at(block.entry, 1.0))
         yield block.name, str(times), f"{block.params:,}", show_bytes(kept), f"{kernels:.0f}", entry
+
+
+def _shared(traced: Traced) -> str:
+    """What tensor parallel can do with it."""
+    if traced.ways == 1:
+        return f"tensor parallel: none, {traced.whole}" if traced.whole else "tensor parallel: none"
+    blocks = (traced.first, *(traced.kinds[kind] for kind in traced.order), traced.last)
+    share = sum(op.cut.params for block in blocks for op in block.ops if op.cut) / max(1, traced.params)
+    left = f"; the rest is whole on every rank ({traced.whole})" if traced.whole else ""
+    return f"tensor parallel: up to {traced.ways} ranks share {share:.0%} of the parameters{left}"
 
 
 def _fields(value: Model | Mla | Moe | Recurrent | RopeScaling | Sparse, at: str = "") -> Iterator[tuple[str, str]]:

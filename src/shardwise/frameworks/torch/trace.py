@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from shardwise.frameworks.torch.trace_record import Recording
+    from shardwise.frameworks.torch.trace_split import Cuts
 
 TYPES = {
     "int64": "int64", "int32": "int32", "int8": "int8", "uint8": "uint8", "bool": "bool", "bf16": "bfloat16",
@@ -107,30 +108,51 @@ def traced(module: Module, asked: Sequence[Input], dtype: ElementType, text: str
     if not few.starts:
         blocks = {"": module}
         few, many = (_recorded(module, blocks, asked, count, dtype, source) for count in counts)
+    cuts = _cuts(module, asked, counts[0], dtype, source)
+    parts = None
+    if cuts.weights:
+        one, other = (_recorded(module, blocks, asked, count, dtype, source, cuts) for count in counts)
+        parts = one, other
     first = asked[0]
     seq = first.sizes[1] if len(first.sizes) == 2 and "int" in first.type else 1
     names = {path: type(part).__name__ for path, part in blocks.items()}
     with _told(source, "following the module"):
-        found = folded(few, many, counts, inputs=text, dtype=dtype, seq=seq, names=names)
-    idle = sum(few.params.values())
+        found = folded(few, many, counts, inputs=text, dtype=dtype, seq=seq, names=names, cut=parts)
+    idle = round(sum(few.params.values()))
     buffers = sum(buffer.numel() * buffer.element_size() for buffer in module.buffers())
-    return replace(found, buffers=buffers, idle=idle)
+    return replace(found, buffers=buffers, idle=idle, ways=cuts.ways, whole=cuts.whole)
 
 
 def _recorded(
-    module: Module, blocks: dict[str, Module], asked: Sequence[Input], count: int, dtype: ElementType, source: str
-) -> Recording:
-    import torch
-
+    module: Module, blocks: dict[str, Module], asked: Sequence[Input], count: int, dtype: ElementType, source: str,
+    cuts: Cuts | None = None,
+) -> Recording:  # fmt: skip
     from shardwise.frameworks.torch.trace_record import record
+
+    given = _given(asked, count, dtype)
+    with _told(source, f"one pass with {count} samples"):
+        return record(module, blocks, given, _loss, cuts)
+
+
+def _cuts(module: Module, asked: Sequence[Input], count: int, dtype: ElementType, source: str) -> Cuts:
+    """Where tensor parallel cuts it."""
+    from shardwise.frameworks.torch.trace_graph import graph_of
+    from shardwise.frameworks.torch.trace_split import cuts_of
+
+    with _told(source, "looking for columns and rows"):
+        return cuts_of(*graph_of(module, _given(asked, count, dtype), _loss))
+
+
+def _given(asked: Sequence[Input], count: int, dtype: ElementType) -> dict[str, Tensor]:
+    """The inputs with so many samples."""
+    import torch
 
     given: dict[str, Tensor] = {}
     for one in asked:
         sizes = (count, *one.sizes[1:]) if one.sizes[0] == asked[0].sizes[0] else one.sizes
         kind = getattr(torch, one.type or TYPES[dtype])
         given[one.name] = torch.ones(sizes, dtype=kind)
-    with _told(source, f"one pass with {count} samples"):
-        return record(module, blocks, given, _loss)
+    return given
 
 
 def _loss(given: Any) -> Tensor:  # noqa: ANN401 - whatever a module gives
