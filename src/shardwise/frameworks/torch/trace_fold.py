@@ -232,7 +232,8 @@ def _cut(passes: _Passes, parts: _Passes, samples: tuple[int, int], run: _CallRu
     found = TracedCut(
         shape=shape if any(line != NONE for line in shape) else (), **lines,
         params=round(DIVIDED * (whole[0].params - part[0].params)),
-        sums_f=line_of(*(one.sums_f for one in part), samples), sums_b=line_of(*(one.sums_b for one in part), samples),
+        sums_f=line_of(part[0].sums_f, part[1].sums_f, samples),
+        sums_b=line_of(part[0].sums_b, part[1].sums_b, samples),
     )  # fmt: skip
     return None if found == TracedCut() else found
 
@@ -248,7 +249,7 @@ def _entry(passes: _Passes, samples: tuple[int, int], place: int) -> Line:
 def _border(passes: _Passes, samples: tuple[int, int], count: int) -> Line:
     """Of the widest of all borders between blocks."""
 
-    def crossing(part: _Pass, place: int) -> int:
+    def crossing(part: _Pass, place: int) -> float:
         memory = (one for one in part.found.memory if one.trains and one.segment <= place)
         return sum(one.bytes for one in memory if max(one.readers, default=0) > place)
 

@@ -37,7 +37,8 @@ class Graph(TorchDispatchMode):
     def watching(self) -> Iterator[None]:
         """Until it ends, modules say when they begin."""
         modules = nn.modules.module
-        hooks = [modules.register_module_forward_pre_hook(self._enter), modules.register_module_forward_hook(self._leave)]
+        before, behind = modules.register_module_forward_pre_hook, modules.register_module_forward_hook
+        hooks = [before(self._enter), behind(self._leave)]
         try:
             with gradients_dropped(self._root), self:
                 yield
@@ -54,8 +55,8 @@ class Graph(TorchDispatchMode):
         storage = tensor.untyped_storage()
         name, steps = self._weights.get(storage._cdata, ("", ()))
         if storage._cdata not in self._memory:
-            gone = partial(self._memory.pop, storage._cdata)
-            self._memory[storage._cdata] = weakref.ref(storage, lambda _, gone=gone: gone(None)), len(self._values)
+            gone = partial(self._gone, storage._cdata)
+            self._memory[storage._cdata] = weakref.ref(storage, gone), len(self._values)
         memory = self._memory[storage._cdata][1]
         key = memory, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride())
         if key not in self._values:
@@ -66,6 +67,9 @@ class Graph(TorchDispatchMode):
         found = self._values[key]
         found.trains = found.trains or tensor.requires_grad
         return found
+
+    def _gone(self, key: int, _: object) -> None:
+        self._memory.pop(key, None)
 
     def _enter(self, module: nn.Module, _: object) -> None:
         self._owners.append(self._paths.get(id(module), self._owners[-1]))
@@ -95,7 +99,9 @@ class Graph(TorchDispatchMode):
         return out
 
 
-def graph_of(module: nn.Module, inputs: dict[str, Tensor], loss_of: Callable[[Any], Tensor]) -> tuple[list[Node], Value]:
+def graph_of(
+    module: nn.Module, inputs: dict[str, Tensor], loss_of: Callable[[Any], Tensor]
+) -> tuple[list[Node], Value]:
     """The operators of one pass, both ways, and the loss."""
     graph = Graph(module)
     with graph.watching():

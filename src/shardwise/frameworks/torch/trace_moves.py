@@ -35,7 +35,7 @@ class Node(NamedTuple):
     outs: tuple[Value, ...]
 
 
-class Part(NamedTuple):
+class CutDim(NamedTuple):
     """How a tensor is cut: along a dimension, of which whole runs lie before the cut."""
 
     dim: int
@@ -45,9 +45,9 @@ class Part(NamedTuple):
     """The columns that it comes from."""
 
 
-Choose = Callable[[Part, list[int]], int]
+Choose = Callable[[CutDim, list[int]], int]
 """Which of several sizes an open dimension is cut along."""
-Found = list[Part | None] | None
+Found = list[CutDim | None] | None
 ALIKE = frozenset({
     "native_dropout", "bernoulli", "bernoulli_", "uniform_", "normal_", "zero_", "fill_", "copy_", "zeros_like",
     "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "clone", "_to_copy", "detach", "alias",
@@ -57,18 +57,18 @@ ALIKE = frozenset({
 JOINS = frozenset({"cat", "stack"})
 
 
-def moved(node: Node, part: Part, choose: Choose) -> Found:
+def moved(node: Node, part: CutDim, choose: Choose) -> Found:
     """How the results are cut; None: the operator is none of these, or needs the whole dimension."""
     rule = MOVES.get(node.name)
     return rule(node, part, choose) if rule else None
 
 
-def _same(node: Node, part: Part, choose: Choose) -> Found:
+def _same(node: Node, part: CutDim, choose: Choose) -> Found:
     del choose
     return [part for _ in node.outs]
 
 
-def _reshaped(node: Node, part: Part, choose: Choose) -> Found:
+def _reshaped(node: Node, part: CutDim, choose: Choose) -> Found:
     """The cut begins after so many elements; the first dimension that goes beyond them holds it."""
     before, after = node.ins[0].shape, node.outs[0].shape
     lead = prod(before[: part.dim])
@@ -77,23 +77,23 @@ def _reshaped(node: Node, part: Part, choose: Choose) -> Found:
         return [_after(after, lead * part.outer, part)]
     inside = [dim for dim, size in enumerate(after) if size > 1 and lead <= prod(after[:dim]) < end]
     if len(inside) == 1 and after[inside[0]] == before[part.dim]:
-        return [Part(inside[0], 0, part.origins)]
+        return [CutDim(inside[0], 0, part.origins)]
     if not inside:
         return [_after(after, lead, part)]
     dim = inside[choose(part, [after[place] for place in inside])]
-    return [Part(dim, 1, part.origins)]
+    return [CutDim(dim, 1, part.origins)]
 
 
-def _after(shape: tuple[int, ...], lead: int, part: Part) -> Part | None:
+def _after(shape: tuple[int, ...], lead: int, part: CutDim) -> CutDim | None:
     done = 1
     for dim, size in enumerate(shape):
         if done * size > lead:
-            return Part(dim, lead // done, part.origins) if lead % done == 0 else None
+            return CutDim(dim, lead // done, part.origins) if lead % done == 0 else None
         done *= size
     return None
 
 
-def _turned(node: Node, part: Part, choose: Choose) -> Found:
+def _turned(node: Node, part: CutDim, choose: Choose) -> Found:
     del choose
     rank = len(node.ins[0].shape)
     if node.name == "t":
@@ -107,18 +107,18 @@ def _turned(node: Node, part: Part, choose: Choose) -> Found:
     return [part._replace(dim=order.index(part.dim))]
 
 
-def _widened(node: Node, part: Part, choose: Choose) -> Found:
+def _widened(node: Node, part: CutDim, choose: Choose) -> Found:
     del choose
     return [part._replace(dim=part.dim + len(node.outs[0].shape) - len(node.ins[0].shape))]
 
 
-def _one_more(node: Node, part: Part, choose: Choose) -> Found:
+def _one_more(node: Node, part: CutDim, choose: Choose) -> Found:
     del choose
     at = node.args[1] % len(node.outs[0].shape)
     return [part._replace(dim=part.dim + (at <= part.dim))]
 
 
-def _sliced(node: Node, part: Part, choose: Choose) -> Found:
+def _sliced(node: Node, part: CutDim, choose: Choose) -> Found:
     """A piece of an open dimension is cut itself: a fused column is one in all of its pieces."""
     del choose
     dim = (node.args[1] if len(node.args) > 1 else 0) % len(node.ins[0].shape)
@@ -126,19 +126,19 @@ def _sliced(node: Node, part: Part, choose: Choose) -> Found:
     return [part for _ in node.outs] if dim != part.dim or part.outer == 0 or whole else None
 
 
-def _pieces(node: Node, part: Part, choose: Choose) -> Found:
+def _pieces(node: Node, part: CutDim, choose: Choose) -> Found:
     del choose
     dim = (node.args[2] if len(node.args) > 2 else 0) % len(node.ins[0].shape)
     return [part for _ in node.outs] if dim != part.dim or part.outer == 0 else None
 
 
-def _taken(node: Node, part: Part, choose: Choose) -> Found:
+def _taken(node: Node, part: CutDim, choose: Choose) -> Found:
     del choose
     dim = (node.args[1] if len(node.args) > 1 else 0) % len(node.ins[0].shape)
     return None if dim == part.dim else [part._replace(dim=part.dim - (dim < part.dim)) for _ in node.outs]
 
 
-def _put_back(node: Node, part: Part, choose: Choose) -> Found:
+def _put_back(node: Node, part: CutDim, choose: Choose) -> Found:
     """The gradient of a choice."""
     del choose
     if node.name == "slice_backward":
@@ -147,14 +147,14 @@ def _put_back(node: Node, part: Part, choose: Choose) -> Found:
     return [part._replace(dim=part.dim + (dim <= part.dim))]
 
 
-def _row_by_row(node: Node, part: Part, choose: Choose) -> Found:
+def _row_by_row(node: Node, part: CutDim, choose: Choose) -> Found:
     """Along one dimension, which must be whole; results have the same form."""
     del choose
     dim = (node.args[1] if len(node.args) > 1 and isinstance(node.args[1], int) else -1) % len(node.ins[0].shape)
     return None if dim == part.dim else [part for _ in node.outs]
 
 
-def _reduced(node: Node, part: Part, choose: Choose) -> Found:
+def _reduced(node: Node, part: CutDim, choose: Choose) -> Found:
     del choose
     rank = len(node.ins[0].shape)
     dims = node.args[1] if len(node.args) > 1 else None
@@ -172,24 +172,24 @@ def _reduced(node: Node, part: Part, choose: Choose) -> Found:
     return [found for _ in node.outs]
 
 
-def _normed(node: Node, part: Part, choose: Choose) -> Found:
+def _normed(node: Node, part: CutDim, choose: Choose) -> Found:
     del choose
     inner = len(node.ins[0].shape) - len(node.args[1])
     return None if part.dim >= inner else [part for _ in node.outs]
 
 
-def _lower(node: Node, part: Part, choose: Choose) -> Found:
+def _lower(node: Node, part: CutDim, choose: Choose) -> Found:
     del choose
     return None if part.dim >= len(node.ins[0].shape) - 2 else [part]
 
 
-def _padded(node: Node, part: Part, choose: Choose) -> Found:
+def _padded(node: Node, part: CutDim, choose: Choose) -> Found:
     del choose
     whole = node.ins[0].shape[part.dim] == node.outs[0].shape[part.dim]
     return [part] if whole else None
 
 
-MOVES: dict[str, Callable[[Node, Part, Choose], Found]] = {
+MOVES: dict[str, Callable[[Node, CutDim, Choose], Found]] = {
     **dict.fromkeys(("view", "_unsafe_view", "reshape", "_reshape_alias", "squeeze", "flatten"), _reshaped),
     **dict.fromkeys(("t", "permute", "transpose"), _turned),
     **dict.fromkeys(("split", "split_with_sizes", "chunk"), _pieces),

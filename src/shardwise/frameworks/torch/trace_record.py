@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from shardwise.errors import InputError
 from shardwise.frameworks.torch.trace_ops import ATTENTIONS, SILENT, Cost, Seen, cost_of
-from shardwise.frameworks.torch.trace_split import ALIAS, RANKS, CallCut, Cuts
+from shardwise.frameworks.torch.trace_split import ALIAS, RANKS, CallCut, TensorCuts
 
 STEPS = 4096
 ROW_SUMS = 12.0
@@ -81,9 +81,9 @@ class Recording:
     """Paths of the blocks in the order in which they began."""
     memory: list[Held] = field(default_factory=list)
     """Of everything that was made in forward, and of the inputs."""
-    params: dict[str, int] = field(default_factory=dict)
+    params: dict[str, float] = field(default_factory=dict)
     """Parameters that nothing read, by name."""
-    shared: list[tuple[int, int, int]] = field(default_factory=list)
+    shared: list[tuple[int, int, float]] = field(default_factory=list)
     """Parameters that later segments read again: first segment, later one, how many."""
 
 
@@ -207,7 +207,7 @@ class Recorder(TorchDispatchMode):
     """Writes down every operator of one pass through a module."""
 
     def __init__(
-        self, root: nn.Module, blocks: dict[str, nn.Module], inputs: list[Tensor], cuts: Cuts | None = None
+        self, root: nn.Module, blocks: dict[str, nn.Module], inputs: list[Tensor], cuts: TensorCuts | None = None
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found, self._cuts, self._seen = Recording(), cuts, 0
@@ -405,7 +405,7 @@ def _seen(tensor: Tensor, dim: int) -> Seen:
 
 def record(
     module: nn.Module, blocks: dict[str, nn.Module], inputs: dict[str, Tensor], loss_of: Callable[[Any], Tensor],
-    cuts: Cuts | None = None,
+    cuts: TensorCuts | None = None,
 ) -> Recording:  # fmt: skip
     """One pass, both ways; `loss_of`: what backward begins at, of what the module gives; `cuts`: as a rank of tensor
     parallel has it.
