@@ -9,5 +9,9 @@ Times are in `unit` (seconds, or the user's own units), memory in bytes or in th
 from shardwise.report.view.candidates import candidate_view
 from shardwise.report.view.plan import plan_view
 from shardwise.report.view.schedule import balance_view, balance_views, schedule_view
+from shardwise.report.view.step import Turning, around, step_view, stepped
 
-__all__ = ["balance_view", "balance_views", "candidate_view", "plan_view", "schedule_view"]
+__all__ = [
+    "Turning", "around", "balance_view", "balance_views", "candidate_view", "plan_view", "schedule_view", "step_view",
+    "stepped",
+]  # fmt: skip

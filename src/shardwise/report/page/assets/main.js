@@ -1,14 +1,15 @@
 // The frame: header, four views, theme, language, and the address that holds what one sees.
 
-import { catalog, viewOf } from "./api.js";
+import { catalog, firstAnswer, viewOf } from "./api.js";
 import { openStrategy } from "./actions.js";
 import { announce, copy, el, refill } from "./dom.js";
 import { mountCompare } from "./compare.js";
 import { mountExport } from "./export.js";
+import { inHand } from "./knobs.js";
 import { LANGUAGES, preferred, speak, t } from "./i18n.js";
 import { mountInside } from "./inside.js";
 import { mountPlan } from "./plan.js";
-import { start } from "./search.js";
+import { show, start } from "./search.js";
 import { VIEWS, forget, fromAddress, listen, same, state, toAddress, toAsk, update } from "./state.js";
 
 const MOUNTS = { plan: mountPlan, inside: mountInside, compare: mountCompare, export: mountExport };
@@ -232,6 +233,7 @@ function recall() {
   const lang = said.lang in LANGUAGES ? said.lang : state.lang,
     theme = THEMES.includes(said.theme) ? said.theme : state.theme;
   Object.assign(state, {
+    budget: said.budget,
     lang,
     theme,
     view: said.view && offered().includes(said.view) ? said.view : state.view,
@@ -259,6 +261,7 @@ async function live() {
   const said = recall();
   build();
   addEventListener("popstate", travelled);
+  if (!said.asks && !said.ran) openAnswered();
   pursue(said);
   try {
     update({ catalog: await catalog() });
@@ -267,9 +270,20 @@ async function live() {
   }
 }
 
+/** A page without a question opens on a finished answer: the usual question's, which came with the package. */
+async function openAnswered() {
+  try {
+    const { done } = await firstAnswer();
+    if (done && !state.run) show(done);
+  } catch {
+    // the form asks as well without it
+  }
+}
+
 /** Fetch what an address names: the chosen strategy, the search behind it, the pinned plans. */
 function pursue(said) {
-  if (said.selected && said.asks) openStrategy(state.question, said.selected);
+  if (said.selected && said.asks)
+    openStrategy(state.question, said.selected).then(error => error && inHand(state.question, said.selected));
   if (said.ran && said.asks) start(said.selected);
   fetchPins();
 }
