@@ -220,7 +220,7 @@ def test_everything_has_a_name_and_is_reached_by_keyboard(look):
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     reached = set()
-    for _ in range(60):
+    for _ in range(110):
         page.keyboard.press("Tab")
         reached.add(page.evaluate(FOCUSED))
     assert {"timeline", "bar", "why-input"} <= reached

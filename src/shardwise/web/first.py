@@ -11,8 +11,6 @@ from shardwise import api
 
 QUESTION = {"model": "llama-3-70b", "cluster": "64xh100", "global_batch": 1024, "seq": 8192}
 """What the page's form says where nobody has said anything else."""
-TOKENS = 1e12
-"""Of the whole run, there too."""
 NAME = "first.json"
 """The file that `make docs-outputs` writes: the plan with its proof, and the strategies that were looked at."""
 
@@ -20,6 +18,7 @@ NAME = "first.json"
 @cache
 def first() -> dict[str, Any]:
     """The answer; none where the catalog of this machine says something else of the model or the cluster."""
+    from shardwise.report.view import TOKENS
     from shardwise.report.view.remembered import answered_view
 
     kept = json.loads((files("shardwise.web") / NAME).read_text(encoding="utf-8"))

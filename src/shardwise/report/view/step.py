@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from shardwise.check.check import check
-from shardwise.errors import ShardwiseError
 from shardwise.estimate.advice import advise
 from shardwise.estimate.estimate import Estimate, estimate
 from shardwise.estimate.goodput import budget
 from shardwise.estimate.intervals import distance, likely
 from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.load import load_runtime
+from shardwise.inputs.mixed import Mixed
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.serialise import Plain
 from shardwise.inputs.strategy import Strategy
+from shardwise.plan.plan import Plan
+from shardwise.plan.predict import asked_limit
 from shardwise.report.view.plan import numbers_of
 from shardwise.report.view.stages import memory_parts
 from shardwise.search.knobs import Knob, KnobChoice, knobs, said, turned
+from shardwise.search.question import Answer
 from shardwise.search.why import beside, why
 
+TOKENS = 1e12
+"""Of the whole run, where nobody says otherwise."""
 _LOST = 3
 """Parts of the time that are named where a strategy loses."""
 
@@ -125,42 +131,59 @@ def stepped(strategy: Strategy, words: str, cluster: Cluster) -> Strategy:
 def around(at: Turning, strategy: Strategy, others: Iterable[Strategy]) -> Plain:
     """What a file carries: a strategy, every single step from it and `others`, so that it can be turned without us.
 
-    `steps` are found by cluster and strategy; of the knobs of each those values are told that lead to another one.
+    `knobs` are the strategy's, their choices with the place of the step that they lead to; a step names the knob that
+    it is a step of, whose other choices are single steps as well.
     """
-    known: dict[str, tuple[Turning, Strategy]] = {}
-    for place, one in ((at, strategy), *_single(at, strategy), *((at, one) for one in others)):
-        known.setdefault(_key(place, one), (place, one))
-    steps = {}
-    for key, (place, one) in known.items():
-        told = _told(place, _estimate(place, one), strategy if place is at else None, ways=False)
-        steps[key] = {"strategy": str(one), "cluster": place.cluster.name, **told, "knobs": _leading(place, one, known)}
-    return {"tokens": at.tokens, "price": at.price, "steps": steps}
+    steps: list[Plain] = []
+    known: dict[str, int] = {}
+
+    def place(where: Turning, one: Strategy, knob: str = "") -> int:
+        key = f"{where.cluster.name} {one}"
+        if key not in known:
+            known[key] = len(steps)
+            steps.append(_carried(where, one, knob, strategy if where is at else None))
+        return known[key]
+
+    place(at, strategy)
+    told = [
+        {
+            "name": knob.name,
+            "value": knob.value,
+            "choices": [_led(at, strategy, knob, one, place) for one in knob.choices],
+        }
+        for knob in knobs(at.model, at.cluster, strategy, at.runtime)
+    ]
+    for one in others:
+        place(at, one)
+    return {"knobs": told, "steps": steps}
 
 
-def _key(at: Turning, strategy: Strategy) -> str:
-    return f"{at.cluster.name} {strategy}"
+Place = Callable[[Turning, Strategy, str], int]
 
 
-def _single(at: Turning, strategy: Strategy) -> Iterator[tuple[Turning, Strategy]]:
-    for knob in knobs(at.model, at.cluster, strategy, at.runtime):
-        for choice in knob.choices:
-            if not choice.fault:
-                there = turned(strategy, at.cluster, choice)
-                yield (at if there[1] is at.cluster else replace(at, cluster=there[1])), there[0]
+def _led(at: Turning, strategy: Strategy, knob: Knob, choice: KnobChoice, place: Place) -> Plain:
+    """A choice of a file's knob, with the step that it leads to or why there is none."""
+    if choice.fault:
+        return {"value": choice.value, "fault": choice.fault}
+    if choice.value == knob.value:
+        return {"value": choice.value, "at": 0}
+    after, cluster = turned(strategy, at.cluster, choice)
+    where = replace(at, cluster=cluster) if choice.cluster else at
+    return {"value": choice.value, "at": place(where, after, knob.name)}
 
 
-def _leading(at: Turning, strategy: Strategy, known: Mapping[str, object]) -> list[Plain]:
-    told = []
-    for knob in knobs(at.model, at.cluster, strategy, at.runtime, judged=False):
-        keys = ((one.value, _after(at, strategy, one)) for one in knob.choices)
-        led = [{"value": value, "at": key} for value, key in keys if key in known or value == knob.value]
-        told.append({"name": knob.name, "value": knob.value, "choices": led})
-    return told
+def _carried(at: Turning, strategy: Strategy, knob: str, best: Strategy | None) -> Plain:
+    values = {one.name: one.value for one in knobs(at.model, at.cluster, strategy, at.runtime, judged=False)}
+    told = _told(at, _estimate(at, strategy), best, ways=False)
+    return {"strategy": str(strategy), "cluster": at.cluster.name, "faults": [], **told, "knob": knob, "values": values}
 
 
-def _after(at: Turning, strategy: Strategy, choice: KnobChoice) -> str:
-    try:
-        there = turned(strategy, at.cluster, choice)
-    except ShardwiseError:
-        return ""
-    return _key(replace(at, cluster=there[1]), there[0])
+def plan_around(plan: Plan, answer: Answer | None = None) -> Plain | None:
+    """The same of a plan; none where its order, its cluster or its operators are ones that no line says."""
+    if plan.order is not None or plan.operators is not None or isinstance(plan.cluster, Mixed):
+        return None
+    at = Turning(
+        model=plan.model, cluster=plan.cluster, runtime=load_runtime(plan.strategy.runtime),
+        memory_limit=asked_limit(plan), tokens=TOKENS,
+    )  # fmt: skip
+    return around(at, plan.strategy, [one.strategy for one in answer.simulated] if answer else ())

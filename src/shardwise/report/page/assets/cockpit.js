@@ -61,7 +61,7 @@ function fill(node, parts, step) {
 
 function head(step) {
   const ready = state.current && state.current.view.strategy === step.strategy;
-  const best = state.run?.view?.strategy;
+  const best = state.run?.view?.strategy || state.carried?.steps[0].strategy;
   const { question } = step;
   return [
     el(
@@ -73,17 +73,17 @@ function head(step) {
     el(
       "div",
       { class: "heading-buttons" },
-      best && best !== step.strategy && state.asked
+      best && best !== step.strategy && (state.asked || !state.live)
         ? el("button", { type: "button", class: "back", on: { click: () => back(best) } }, t("cockpit.back"))
         : null,
       state.live ? el("button", { type: "button", disabled: !ready, on: { click: () => pin(state.current) } }, t("pin.on")) : null,
-      el("button", { class: "primary", type: "button", disabled: step.faults.length > 0, on: { click: () => lookInside(question, step.strategy) } }, t("plan.inside")),
+      el("button", { class: "primary", type: "button", disabled: step.faults.length > 0 || !(state.live || ready), on: { click: () => lookInside(question, step.strategy) } }, t("plan.inside")),
     ),
   ];
 }
 
 function back(best) {
-  update({ question: state.asked });
+  if (state.live) update({ question: state.asked });
   inHand(state.asked, best);
 }
 

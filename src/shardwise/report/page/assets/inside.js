@@ -7,7 +7,7 @@ import { t, word } from "./i18n.js";
 import { knobRow } from "./knobs.js";
 import { ledgerTree, memoryLedger } from "./ledger.js";
 import { stageBars } from "./stages.js";
-import { listen, state } from "./state.js";
+import { listen, state, update } from "./state.js";
 import { timelineOf } from "./timeline.js";
 import { alertOf, whyBox } from "./why.js";
 
@@ -40,7 +40,7 @@ function fill(root, row) {
   }
   const { view } = current,
     show = units(view);
-  const timeline = view.timeline && view.timeline.ranks.length ? timelineOf(view) : null;
+  const timeline = view.timeline && view.timeline.ranks.length ? timelineOf(view, spanOf(view), span => update({ span: { ...span, of: view.strategy } })) : null;
   refill(
     root,
     heading(current),
@@ -55,6 +55,9 @@ function fill(root, row) {
   );
   return timeline;
 }
+
+/** The stretch of the timeline that was looked at, where it is of this strategy. */
+const spanOf = view => (state.span && (!state.span.of || state.span.of === view.strategy) ? state.span : null);
 
 function empty() {
   if (state.problem) return el("div", { class: "card" }, alertOf(state.problem));

@@ -32,8 +32,19 @@ function sameModel(question) {
   return Boolean(asked) && same({ ...asked, gpus: 1, gpu: "" }, { ...question, gpus: 1, gpu: "", global_batch: asked.global_batch, seq: asked.seq });
 }
 
-/** A step that a file holds, by its place or as a strategy of the file's own cluster. */
-const carriedStep = ({ cluster, steps }, text) => steps[text] || steps[`${cluster} ${text}`];
+/** A step that a file holds, by its place or its strategy; of its knobs that one turns by which it is a step. */
+export function carriedStep({ knobs, steps }, which) {
+  const found = typeof which === "number" ? steps[which] : steps.find(one => one.strategy === which);
+  if (!found) return null;
+  const open = knob => found === steps[0] || found.knob === knob.name;
+  const shown = knobs
+    .filter(knob => knob.name in found.values)
+    .map(knob => {
+      const value = found.values[knob.name];
+      return { name: knob.name, value, choices: open(knob) ? knob.choices : [{ value }] };
+    });
+  return { ...found, knobs: shown };
+}
 
 /** Ask for a strategy and put it in hand; true where that went well. */
 async function take(question, strategy, change = "") {
@@ -151,7 +162,7 @@ function knobNode(name) {
     );
     tips(button, () => {
       const next = beyond(knob, by);
-      return [next ? `${label} ${next.value}` : t("knobs.end"), ...(next && next.fault ? [next.fault] : [])];
+      return [next ? `${label} ${next.value}` : t(state.live ? "knobs.end" : "knobs.carried"), ...(next && next.fault ? [next.fault] : [])];
     });
     return button;
   });

@@ -2,11 +2,12 @@
 
 import { select } from "./actions.js";
 import { cockpit } from "./cockpit.js";
-import { el, refill } from "./dom.js";
+import { download, el, refill } from "./dom.js";
 import { number } from "./format.js";
 import { formOf, showFaults } from "./form.js";
 import { t } from "./i18n.js";
-import { answer, bestTable, nothing, rowsOf, tableKey } from "./results.js";
+import { answer, bestTable, keepPoints, nothing, rowsOf, tableKey } from "./results.js";
+import { keepButton, svgText } from "./keep.js";
 import { follow, progress } from "./progress.js";
 import { headOf } from "./why.js";
 import { scatterOf } from "./scatter.js";
@@ -29,7 +30,17 @@ export function mountPlan(root) {
     plot: el(
       "section",
       { "class": "card scatter-card", "aria-label": t("plan.scatter") },
-      el("h2", {}, t("plan.scatter")),
+      el(
+        "div",
+        { class: "card-head" },
+        el("h2", {}, t("plan.scatter")),
+        el(
+          "div",
+          {},
+          keepButton("CSV", () => keepPoints((state.run.view || !state.run.before ? state.run : state.run.before).points)),
+          keepButton("SVG", () => download("strategies.svg", svgText(scatter.node.querySelector("svg")), "image/svg+xml")),
+        ),
+      ),
       scatter.node,
     ),
     table: el("div"),

@@ -1,14 +1,16 @@
 // What a search found: the recommended plan, the fastest and the simplest, the one that is chosen, the table of the best, or what is missing.
 
 import { select } from "./actions.js";
-import { el } from "./dom.js";
+import { download, el } from "./dom.js";
 import { bytes, number, percent, seconds, signed } from "./format.js";
 import { t } from "./i18n.js";
+import { csv } from "./keep.js";
 import { start } from "./search.js";
 import { state, update } from "./state.js";
 
 const FEW = 8; // rows of the table before it is opened
-let opened = false;
+let opened = false,
+  sorted = { by: "iteration", down: false };
 
 /** What is recommended and what is proven of it; its numbers stand in the hand above. */
 export function answer(run) {
@@ -172,7 +174,7 @@ function ladder(near) {
 
 /** What the table shows depends on. */
 export function tableKey(rows) {
-  return [rows.map(row => row.strategy), state.selected, opened];
+  return [rows.map(row => row.strategy), state.selected, opened, sorted];
 }
 
 /** The best of every layout; while the search runs, the fastest so far. */
@@ -208,13 +210,13 @@ export function bestTable(rows) {
           el(
             "tr",
             {},
-            heads.map((head, k) => el("th", { scope: "col", class: k ? "num" : "" }, t(`column.${head}`))),
+            heads.map((head, k) => el("th", { "scope": "col", "class": k ? "num" : "", "aria-sort": sortOf(head) }, sortButton(head))),
           ),
         ),
         el(
           "tbody",
           {},
-          rows.filter((row, k) => opened || k < FEW || row.roles?.length).map(row => bestRow(row, fastest)),
+          inOrder(rows.filter((row, k) => opened || k < FEW || row.roles?.length)).map(row => bestRow(row, fastest)),
         ),
       ),
     ),
@@ -227,6 +229,38 @@ export function bestTable(rows) {
       : null,
   );
 }
+
+const VALUES = {
+  strategy: row => row.strategy,
+  iteration: row => row.seconds,
+  slower: row => row.seconds,
+  tokens: row => row.tokens_per_second_per_gpu,
+  mfu: row => row.mfu,
+  memory: row => row.total_bytes,
+};
+
+const sortOf = head => (sorted.by === head ? (sorted.down ? "descending" : "ascending") : "none");
+
+function sortButton(head) {
+  const flip = () => {
+    sorted = { by: head, down: sorted.by === head && !sorted.down };
+    update({ run: state.run });
+    document.querySelector(`table.best [data-sort=${head}]`)?.focus({ preventScroll: true });
+  };
+  const arrow = sorted.by === head ? (sorted.down ? " ↓" : " ↑") : "";
+  return el("button", { class: "sort", type: "button", data: { sort: head }, on: { click: flip } }, t(`column.${head}`) + arrow);
+}
+
+function inOrder(rows) {
+  const value = VALUES[sorted.by],
+    sign = sorted.down ? -1 : 1;
+  return rows.slice().sort((a, b) => sign * (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0));
+}
+
+const COLUMNS = ["strategy", "seconds", "tokens_per_second_per_gpu", "mfu", "total_bytes", "fits", "allowed"];
+
+/** All simulated strategies, for a spreadsheet. */
+export const keepPoints = points => download("strategies.csv", csv(COLUMNS, points.map(point => COLUMNS.map(name => point[name]))), "text/csv");
 
 /** Batch and sequence are the question's: the same in every row. */
 const short = strategy => strategy.replace(/ gbs\d+| seq\d+/g, "");

@@ -38,6 +38,7 @@ export const state = {
   step: null, // the strategy in hand: {question, strategy, cluster, faults, numbers, stages, knobs, ...}
   trouble: null, // why a step could not be taken
   budget: { ...BUDGET }, // of the whole run, and of a GPU and hour
+  span: null, // of the timeline: {from, to, critical, of}
   carried: null, // in a file: the steps that it holds
   tried: "", // the strategy typed into the why-not box
   target: "",
@@ -108,6 +109,10 @@ export function toAddress() {
     if (state.asked && state.run && state.run.phase === "done" && same(state.asked, state.question))
       words.set("ran", "1");
     if (state.target) words.set("to", state.target);
+    if (state.span && state.view === "inside") {
+      words.set("span", `${state.span.from},${state.span.to}`);
+      if (state.span.critical) words.set("critical", "1");
+    }
     for (const [name, usual] of Object.entries(BUDGET))
       if (state.budget[name] !== usual) words.set(name, state.budget[name]);
   } else if (state.selected) words.set("s", state.selected);
@@ -147,6 +152,7 @@ export function fromAddress(hash) {
     selected: words.get("s") || "",
     ran: words.get("ran") === "1",
     target: words.get("to") || "",
+    span: spanIn(words),
     budget: Object.fromEntries(
       Object.entries(BUDGET).map(([name, usual]) => [name, words.has(name) ? Number(words.get(name)) || 0 : usual]),
     ),
@@ -157,6 +163,11 @@ export function fromAddress(hash) {
       .map(text => pinOf(text, question))
       .filter(Boolean),
   };
+}
+
+function spanIn(words) {
+  const [from, to] = (words.get("span") || "").split(",").map(Number);
+  return Number.isFinite(from) && Number.isFinite(to) ? { from, to, critical: words.get("critical") === "1" } : null;
 }
 
 function parsed(text) {
