@@ -104,6 +104,7 @@ def _tell(model: Model, output: Output) -> None:
     output.say(f"{model.name}: {parameters.total:,} parameters, {parameters.active:,} active per token")
     if model.traced:
         output.table(("block", "times", "parameters", "kept per sample", "kernels", "entry"), _kinds(model.traced))
+        output.say(_shared(model.traced))
     else:
         output.table(("field", "value"), _fields(model))
     output.say()
@@ -121,6 +122,16 @@ def _kinds(traced: Traced) -> Iterator[tuple[str, ...]]:
 
 
 _Table = Model | Mla | Moe | Recurrent | RopeScaling | Sparse | Stem | Projector
+
+
+def _shared(traced: Traced) -> str:
+    """What tensor parallel can do with it."""
+    if traced.ways == 1:
+        return f"tensor parallel: none, {traced.whole}" if traced.whole else "tensor parallel: none"
+    blocks = (traced.first, *(traced.kinds[kind] for kind in traced.order), traced.last)
+    share = sum(op.cut.params for block in blocks for op in block.ops if op.cut) / max(1, traced.params)
+    left = f"; the rest is whole on every rank ({traced.whole})" if traced.whole else ""
+    return f"tensor parallel: up to {traced.ways} ranks share {share:.0%} of the parameters{left}"
 
 
 def _fields(value: _Table, at: str = "") -> Iterator[tuple[str, str]]:

@@ -163,7 +163,7 @@ def neighbours(model: Model, strategy: Strategy, runtime: Runtime) -> Iterator[N
 
 
 def _steps(model: Model, s: Strategy, runtime: Runtime) -> Iterator[NeighbourStep]:
-    yield from (NeighbourStep("recompute", replace(s, recompute=choice)) for choice in _recomputes(model, s))
+    yield from (NeighbourStep("recompute", replace(s, recompute=choice)) for choice in recomputes(model, s))
     for size in (s.micro_batch * 2, s.micro_batch // 2):
         if size and s.global_batch % (size * s.dp) == 0:
             yield NeighbourStep("micro batch", replace(s, micro_batch=size))
@@ -181,7 +181,8 @@ def _steps(model: Model, s: Strategy, runtime: Runtime) -> Iterator[NeighbourSte
     yield from _moved_layer(model, s, runtime)
 
 
-def _recomputes(model: Model, s: Strategy) -> Iterator[Recompute]:
+def recomputes(model: Model, s: Strategy) -> Iterator[Recompute]:
+    """What the backward pass of a strategy can compute again, from nothing to everything."""
     yield Recompute()
     for modules in _MODULES:
         if _applies(modules, model, s):

@@ -28,7 +28,7 @@ TRIED = 12
 """Cuts of each way that are estimated, the likeliest first."""
 
 
-class TowerRow(NamedTuple):
+class TowerPlace(NamedTuple):
     """One way for the towers to stand."""
 
     towers: str
@@ -42,7 +42,7 @@ class TowerRow(NamedTuple):
     """What decides its time."""
 
 
-def standings(found: Estimate) -> tuple[TowerRow, ...]:
+def standings(found: Estimate) -> tuple[TowerPlace, ...]:
     """The strategy as it is, then every other way; none where there is no tower, or no pipeline of single chunks."""
     s, model = found.strategy, found.model
     if not model.towers or s.pp == 1 or s.vpp > 1:
@@ -124,9 +124,9 @@ def _cut(found: Estimate, layers: tuple[int, ...]) -> Estimate | None:
         return None
 
 
-def _row(found: Estimate, name: str) -> TowerRow:
+def _row(found: Estimate, name: str) -> TowerPlace:
     layers = tuple(sum(stage.layers) for stage in found.stages)
-    return TowerRow(name, layers, found.iteration_seconds, found.total_bytes, _why(found))
+    return TowerPlace(name, layers, found.iteration_seconds, found.total_bytes, _why(found))
 
 
 def _why(found: Estimate) -> str:
@@ -140,7 +140,7 @@ def _why(found: Estimate) -> str:
     return f"stage {rank} ({held}) takes {show_seconds(slowest)}, {slowest / mean - 1:.0%} above the mean"
 
 
-def _copied(found: Estimate) -> TowerRow:
+def _copied(found: Estimate) -> TowerPlace:
     """The model alone, and the towers beside it on every rank."""
     s, model = found.strategy, found.model
     plain = {"images": 1.0, "image_size": 0, "source": 0, "frozen": (), "image_imbalance": 1.0}
@@ -159,7 +159,7 @@ def _copied(found: Estimate) -> TowerRow:
     told = f"{-(-s.microbatches // s.pp)} of {s.microbatches} micro batches encoded on every rank"
     why = f"{told} in {show_seconds(encoded)}; {show_bytes(held)} of towers on each, {show_bytes(kept)} of their output"
     layers = tuple(sum(stage.layers) for stage in alone.stages)
-    return TowerRow(COPIED, layers, alone.iteration_seconds + encoded + sent, alone.total_bytes + held + kept, why)
+    return TowerPlace(COPIED, layers, alone.iteration_seconds + encoded + sent, alone.total_bytes + held + kept, why)
 
 
 def _all_frozen(found: Estimate) -> bool:

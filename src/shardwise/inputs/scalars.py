@@ -100,11 +100,17 @@ SCALARS: dict[str, Scalar] = {
     "Projector.taps": _whole(0, LAYERS),
     "Traced.seq": _whole(1, TOKENS),
     "Traced.order": _whole(0, LAYERS),
-    **{f"Traced.{name}": _whole(0, 10**15) for name in ("buffers", "idle", "tied")},
+    **{f"Traced.{name}": _whole(0, 10**15) for name in ("buffers", "idle", "tied", "tied_cut")},
+    "Traced.ways": _whole(1, WIDTH),
     **{f"Traced.{name}": _LINE for name in ("border", "tables", "logits")},
     "TracedBlock.entry": _LINE,
     "TracedOp.params": _whole(0, 10**15),
     **{f"TracedOp.{name}": _LINE for name in ("shape", "bytes_f", "bytes_b", "kept", "extra_f", "extra_b")},
+    "TracedCut.params": _whole(0, 10**15),
+    **{
+        f"TracedCut.{name}": _LINE
+        for name in ("shape", "bytes_f", "bytes_b", "kept", "extra_f", "extra_b", "sums_f", "sums_b")
+    },
     **{f"TracedOp.{name}": _number(0, 1e6) for name in ("kernels_f", "kernels_b")},
     "Model.dropout": _number(0, 1, usual=(0, 0.999), hint="it is a probability below 1"),
     **{f"Mla.{name}": _whole(1, WIDTH) for name in ("kv_rank", "nope_size", "value_size")},

@@ -349,10 +349,15 @@ def _small(plan: Plan, target: str) -> Plain | None:
     return found if sum(len(file["text"]) for file in found["files"]) <= LARGEST else None
 
 
-def plans_page(plans: Sequence[Plan], views: Sequence[Plain] = ()) -> str:
-    """One page of one plan, or of several side by side, with their plan files and every target's files."""
+def plans_page(plans: Sequence[Plan], views: Sequence[Plain] = (), answer: Answer | None = None) -> str:
+    """One page of one plan, or of several side by side, with their plan files and every target's files; a single plan
+    with all its single steps, and the strategies of the `answer` that it is of.
+    """
     from shardwise.report.page import page_of
-    from shardwise.report.view import plan_view
+    from shardwise.report.view import plan_around, plan_view
 
     shown = views or [plan_view(plan) for plan in plans]
-    return page_of(shown, plans=[plan_table(plan) for plan in plans], exports=[every_export(plan) for plan in plans])
+    files, exports = [plan_table(plan) for plan in plans], [every_export(plan) for plan in plans]
+    return page_of(
+        shown, plans=files, exports=exports, steps=plan_around(plans[0], answer) if len(plans) == 1 else None
+    )

@@ -248,8 +248,12 @@ class Space:
         return list(dict.fromkeys((*found[-1:], *(one for one in found if one == "none"))))
 
     def _sps(self, tp: int) -> tuple[bool, ...]:
-        """With experts and without sequence parallel nothing is won; without tensor parallel it means nothing."""
+        """With experts and without sequence parallel nothing is won; without tensor parallel it means nothing, and what
+        was traced knows none.
+        """
         can = self.question.runtime.can.sp
+        if self.question.model.traced and tp > 1:
+            return (False,) if False in can else ()
         if tp == 1 or (self.question.model.moe is not None and True in can):
             return (True,)
         return can
