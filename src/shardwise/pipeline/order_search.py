@@ -33,6 +33,8 @@ _BUILT, _MOST_BUILDS, _FEWER_FROM = 6e6, 4000, 1.6e4
 """Actions in all builds at effort 1, about a CPU second; builds at most; actions from which there are fewer still."""
 _NEAR = 1.1
 """So far may the plain rules that aim at a horizon be behind those that admit for the learned ones to be tried."""
+_AFTER_LEARNED = 0.1
+"""Share of the builds of a large pipeline after these: others seldom find more."""
 _ANNEALED = 1e6
 """Actions replayed at most for each action of a small pipeline: more of them find nothing new."""
 _ROUNDS = 3
@@ -103,8 +105,8 @@ class OrderSearch:
     _admission: _Climb[AdmissionPoint] = field(init=False)
     _builder: Builder = field(init=False)
     _random: random.Random = field(init=False)
-    _learned: int = 0
-    """Rules that aim at a horizon and that long searches found, of those tried."""
+    _learned: bool = False
+    """Whether the learned rules that aim at a horizon were tried."""
 
     def __post_init__(self) -> None:
         lag = np.zeros(self.problem.pp)
@@ -142,7 +144,7 @@ class OrderSearch:
             yield partial(self._try, self._admission, entry)
         if self._lateness.least <= _NEAR * self._admission.least:
             for aim in self._late.learned():
-                self._learned += 1
+                self._learned = True
                 yield partial(self._try, self._lateness, aim)
 
     def glance(self) -> None:
@@ -172,7 +174,8 @@ class OrderSearch:
         large = size > _LARGE
         rounds, fresh = (1, 0.1) if large else (_ROUNDS, 0.25)  # share of random points; the others are near the best
         most = min(_MOST_BUILDS, _BUILT * min(1.0, _FEWER_FROM / size) / size)
-        builds = int(max(0.0, most * self.effort - self._learned) / rounds) + 1
+        most *= _AFTER_LEARNED if large and self._learned else 1.0
+        builds = int(most * self.effort / rounds) + 1
         annealing = _ANNEALING["large" if large else "small" if size <= _SMALL else "middle"]
         count = rounds * len(annealing.runs) + len(annealing.last)
         work = min(annealing.work, _ANNEALED * size) * self.effort / count
