@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from making import DOCS, answers, api, assumed, commands, console, fields, gpus, memory, pictures
+from making import DOCS, answers, api, assumed, commands, console, fields, first, gpus, memory, pictures
 
 PAGES: dict[str, Callable[[], str]] = {
     **{f"reference/{name}.md": partial(fields.page, name) for name in fields.PAGES},
@@ -33,7 +33,8 @@ def write() -> None:
 
 
 def refresh() -> None:
-    """Write into the pages what their commands print today, where it is shown in full."""
+    """Write into the pages what their commands print today, where it is shown in full, and the page's first answer."""
+    first.FILE.write_text(first.text(), encoding="utf-8")
     for path in console.PAGES:
         with tempfile.TemporaryDirectory() as folder:
             console.prepare(Path(folder))
