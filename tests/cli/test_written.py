@@ -194,6 +194,13 @@ def test_an_answer_does_not_replace_what_was_read(tmp_path):
     assert (tmp_path / "problem.json").read_text() == EXAMPLE.read_text()
 
 
+def test_a_pass_does_not_replace_its_plan(tmp_path):
+    """`show plan.json --operators plan.json` left the trace of a pass in place of the plan."""
+    assert shardwise((*PLAN, "-q"), tmp_path).returncode == 0
+    found = shardwise(("show", "plan.json", "--operators", "plan.json"), tmp_path)
+    assert (found.returncode, "--operators: would replace plan.json, which is" in found.stderr) == (2, True)
+
+
 def test_a_file_that_is_read_may_lie_where_nothing_can_be_written(tmp_path):
     """`calibrate --trace` is read, `estimate --trace` written."""
     found = shardwise(("calibrate", "--name", "x", "--trace", "missing/trace.json"), tmp_path)

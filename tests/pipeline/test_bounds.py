@@ -72,6 +72,15 @@ def test_what_the_bound_reaches_below_1f1bs_memory(pp, vpp, m, limit, reached, o
         assert reached <= lower_bound(make_problem(given_costs, ranks, m), objective).value <= optimum
 
 
+@pytest.mark.parametrize(
+    ("pp", "m", "room", "reached", "optimum"), [(4, 3, 6, 524, 584), (3, 4, 5, 558, 583), (4, 4, 6, 624, 644)]
+)
+def test_what_the_bound_reaches_where_messages_are_slow(pp, m, room, reached, optimum):
+    """V of three chunks; optima by CP-SAT (benchmarks/schedules_memory.py has more)."""
+    given_costs = costs(pp=pp, vpp=3, f=10, i=11, w=9, hop=5, memory_limit=room)
+    assert reached <= lower_bound(make_problem(given_costs, placed(pp, 3, "v"), m)).value <= optimum
+
+
 def test_a_forward_waits_for_the_work_that_makes_its_room():
     """One rank, room for two micro batches: F of the third waits for I and W of the first, or two I."""
     given_costs = costs(pp=1, f=10, i=11, w=9, memory_limit=2)

@@ -97,6 +97,13 @@ def test_large_pipelines_with_little_memory_are_not_behind_their_rivals(vpp, m, 
     assert max(answer.timeline.peak) <= chunks
 
 
+def test_a_large_pipeline_with_recompute_is_not_behind_pytorchs():
+    """11016 by PyTorch's InterleavedZeroBubble at 1F1B's memory."""
+    given = costs(pp=32, vpp=2, f=10, i=20, w=10, hop=1)
+    given = dataclasses.replace(given, memory_limit=limit_of(given, placed(32, 2, "v"), 1.0))
+    assert optimise(given, pp=32, vpp=2, microbatches=128, effort=0.02).value <= 11016
+
+
 def test_orders_with_full_backwards_are_starts_too():
     """Interleaved's own peaks as limits of the ranks: auto is not slower than it."""
     given = costs(pp=32, vpp=4, f=10, i=11, w=9, hop=5)

@@ -208,7 +208,7 @@ def _refuse_targets(output: Output, options: dict[str, Any]) -> None:
     _refuse_over_inputs({o: files.get(o) for o in _ANSWERS}, options)
 
 
-_ANSWERS = ("--json", "--md", "--html", "--svg", "--trace", "--csv", "--snapshot")
+_ANSWERS = ("--json", "--md", "--html", "--svg", "--trace", "--csv", "--snapshot", "--operators")
 
 
 def _refuse_over_inputs(files: dict[str, str | None], options: dict[str, Any]) -> None:
