@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from making import DOCS, answers, api, assumed, commands, console, fields, gpus, memory, pictures
+from making import DOCS, answers, api, assumed, commands, console, fields, first, gpus, memory, pictures
 
 PAGES: dict[str, Callable[[], str]] = {
     **{f"reference/{name}.md": partial(fields.page, name) for name in fields.PAGES},
@@ -33,7 +33,8 @@ def write() -> None:
 
 
 def refresh() -> None:
-    """Write into the pages what their commands print today, where it is shown in full."""
+    """Write into the pages what their commands print today, where it is shown in full, and the page's first answer."""
+    first.FILE.write_text(first.text(), encoding="utf-8")
     for path in console.PAGES:
         with tempfile.TemporaryDirectory() as folder:
             console.prepare(Path(folder))
@@ -42,6 +43,9 @@ def refresh() -> None:
         if after != before:
             path.write_text(after, encoding="utf-8")
             print(f"{path.relative_to(DOCS.parent)}: outputs written anew")
+    for translated, original in console.TRANSLATIONS.items():
+        text = console.alike(translated.read_text(encoding="utf-8"), original.read_text(encoding="utf-8"))
+        translated.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

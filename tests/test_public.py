@@ -44,8 +44,8 @@ VERBS = {
     "time_limit workers executor address report stop",
     "plan_of": "found plan memory_limit",
     "plan_operators": "model cluster global_batch seq runtime profiles profile layers layer_ops runs_with gpus "
-    "gpus_per_node memory microbatches stages most_tp compatible compatible_space zero schedule compare p2p_overlap "
-    "method start hops trials measured_memory best time_limit workers executor address report stop",
+    "gpus_per_node memory microbatches stages most_tp compatible compatible_space zero schedule operators_only "
+    "compare p2p_overlap method start hops trials measured_memory best time_limit workers executor address report stop",
     "rank_allocations": "plan rank runtime",
     "rank_passes": "plan rank runtime",
     "read_plan": "path",

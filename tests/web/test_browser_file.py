@@ -11,12 +11,12 @@ import shardwise
 from shardwise.pipeline.costs import costs
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.generate import generate
-from shardwise.plan.file import plan_table
-from shardwise.report.data import every_export
-from shardwise.report.page import page_of, timeline_page
+from shardwise.report.data import plans_page
+from shardwise.report.page import timeline_page
 from shardwise.report.view import plan_view
 from shardwise.search.api import plan_file_of
 
+HAND = ".cockpit .hand"
 EVIL = "</script><script>window.broken=1</script><img src=x onerror=window.broken=1>"
 PAN = """async () => {
   const canvas = document.querySelector("canvas.timeline"), box = canvas.getBoundingClientRect(), times = [];
@@ -43,7 +43,7 @@ def plan_html(tmp_path_factory):
     plan = plan_file_of(answer)
     path = tmp_path_factory.mktemp("page") / "plan.html"
     views = [plan_view(plan, answer)]
-    path.write_text(page_of(views, plans=[plan_table(plan)], exports=[every_export(plan)]), encoding="utf-8")
+    path.write_text(plans_page([plan], views, answer), encoding="utf-8")
     return path
 
 
@@ -72,6 +72,33 @@ def test_a_plan_is_looked_at_without_a_server(alone, plan_html):
     with page.expect_download() as kept:
         page.click("button:has-text('plan.json')")
     assert kept.value.suggested_filename == "plan.json"
+
+
+def test_knobs_of_a_file_turn_without_a_server(alone, plan_html):
+    page = alone.page
+    page.goto(plan_html.as_uri())
+    page.wait_for_selector("canvas.timeline")
+    page.click("nav a >> nth=0")
+    first = page.inner_text(HAND)
+    for name in ("tp", "recompute", "gpus", "seq"):
+        choices = page.locator(f".cockpit .knob[data-knob={name}] option:not([disabled])")
+        values = choices.evaluate_all("all => all.map(one => one.value)")
+        box = page.locator(f".cockpit .knob[data-knob={name}] select")
+        now = box.input_value()
+        for value in (one for one in values if one != now):
+            box.select_option(value)
+            page.wait_for_function("was => document.querySelector('.cockpit .hand').innerText !== was", arg=first)
+            gpus = int(value) if name == "gpus" else 8
+            same = shardwise.estimate("llama-3-8b", f"{gpus}xh100", page.inner_text(HAND))
+            assert page.inner_text(".cockpit .tile.mfu strong") == f"{same.mfu:.1%}"
+            box.select_option(now)
+            page.wait_for_function("was => document.querySelector('.cockpit .hand').innerText === was", arg=first)
+    page.focus(".scatter")
+    for key in ("End", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_function("was => document.querySelector('.cockpit .hand').innerText !== was", arg=first)
+    page.click(".cockpit .back")
+    page.wait_for_function("was => document.querySelector('.cockpit .hand').innerText === was", arg=first)
 
 
 def test_schedules_are_compared_and_names_stay_text(alone, tmp_path):

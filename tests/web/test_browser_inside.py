@@ -7,7 +7,7 @@ from pathlib import Path
 from browsing import QUESTION, STRATEGY, Looked
 
 NAMELESS = """() => [...document.querySelectorAll("button, input, select, [tabindex='0'], a")].filter(node =>
-  !(node.ariaLabel || node.innerText?.trim() || node.labels?.length || node.title || node.closest(".away"))
+  !(node.ariaLabel || node.textContent?.trim() || node.labels?.length || node.title || node.closest(".away"))
 ).map(node => node.outerHTML)"""
 FOCUSED = "document.activeElement.className || document.activeElement.id || document.activeElement.tagName"
 CHIPS = "#view-inside .heading .chips"
@@ -141,9 +141,9 @@ def test_plans_are_pinned_edited_and_compared(look):
 def test_a_link_shows_the_same_again(look):
     page = look.planned(lang="zh", theme="dark")
     page.click("table.best tbody tr >> nth=1")
-    page.wait_for_selector(".card.chosen button.primary:not([disabled])")
-    page.click(".card.chosen button >> nth=1")
-    page.click(".card.chosen button.primary")
+    page.wait_for_selector(".cockpit .back")
+    page.click(".cockpit .heading-buttons button >> nth=1")
+    page.click(".cockpit button.primary")
     page.wait_for_selector("canvas.timeline")
     seen = page.inner_text("#view-inside .heading"), page.inner_text("#view-inside .tiles")
     other = look.new()
@@ -220,7 +220,7 @@ def test_everything_has_a_name_and_is_reached_by_keyboard(look):
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     reached = set()
-    for _ in range(60):
+    for _ in range(110):
         page.keyboard.press("Tab")
         reached.add(page.evaluate(FOCUSED))
     assert {"timeline", "bar", "why-input"} <= reached
@@ -235,7 +235,7 @@ def test_a_server_that_has_gone_is_told(look):
 
 def test_the_focus_stays_in_the_page_when_the_view_changes(look):
     page = look.planned()
-    page.focus(".answer button.primary")
+    page.focus(".cockpit button.primary")
     page.keyboard.press("Enter")
     page.wait_for_selector("canvas.timeline")
     assert page.evaluate("document.activeElement.tagName") == "MAIN"

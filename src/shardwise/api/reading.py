@@ -306,6 +306,17 @@ def plan_from(data: dict[str, Any], name: str) -> Plan:
     return plan
 
 
+def question_from(text: str, name: str, model: Model, cluster: Cluster) -> Asked:
+    """A question from what a launch script or a framework's configuration holds; no file is opened.
+
+    `name`: of the file, whose ending tells a script from a configuration; `model`, `cluster`: what is asked about
+    where the text does not say it.
+    """
+    from shardwise.frameworks.ask import ask_text
+
+    return ask_text(text, name, model, cluster)
+
+
 def targets() -> tuple[str, ...]:
     """What a plan can be exported to, with every version: `torchtitan@0.3`."""
     from shardwise.frameworks.export import target_names

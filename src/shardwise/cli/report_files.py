@@ -122,7 +122,7 @@ def write_reports(
         from shardwise.report.data import plans_page
         from shardwise.report.view import plan_view
 
-        write_text(reports.html, plans_page([plan], [plan_view(plan, answer, runtime=runtime)]))
+        write_text(reports.html, plans_page([plan], [plan_view(plan, answer, runtime=runtime)], answer))
     if reports.svg or reports.trace:
         _write_timeline(plan, reports, runtime)
     if reports.operators:

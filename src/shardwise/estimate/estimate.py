@@ -24,7 +24,7 @@ from shardwise.estimate.intervals import (
     spread_of,
     widened,
 )
-from shardwise.estimate.mfu import model_flops
+from shardwise.estimate.mfu import model_flops, tower_flops
 from shardwise.estimate.passes import (
     Passes,
     Seconds,
@@ -292,7 +292,9 @@ def _flops(setup: Setup, *, causal: bool) -> float:
     """Operations that the model needs for a token."""
     s = setup.strategy
     frozen = s.lora is not None
-    return model_flops(setup.model, s.seq, causal=causal, frozen=frozen, documents=s.documents, packing=s.packing)
+    each = model_flops(setup.model, s.seq, causal=causal, frozen=frozen, documents=s.documents, packing=s.packing)
+    towers = (tower_flops(setup.model, tower, s.seq, causal=causal) for tower in setup.shard.towers)
+    return each + sum(towers) / (s.micro_batch * s.seq * s.image_imbalance)
 
 
 def _again(setup: Setup) -> tuple[float, int]:

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shardwise.errors import Fault, InputError
+from shardwise.frameworks.imported import Imported
 from shardwise.frameworks.load import plan_at, read_cluster, read_model, read_strategy, refuse_per_op
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.documents import Documents
 from shardwise.inputs.files import read_mapping, read_text
 from shardwise.inputs.layers import own_cut
-from shardwise.inputs.load import Loaded, load_runtime
-from shardwise.inputs.mixed import SHARING, kinds_of
+from shardwise.inputs.load import Loaded, load_runtime, named_cluster
+from shardwise.inputs.mixed import SHARING, Mixed, kinds_of
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
@@ -273,15 +274,45 @@ def _framework(path: str) -> Source:
     from shardwise.frameworks.read import read_framework
 
     read = read_framework(path)
-    made = read.understanding
-    told = {"understood": made.understood, "assumed": made.assumed, "ignored": made.ignored}
-    notes = [f"{path} ({read.framework}), {what}: {'; '.join(lines)}" for what, lines in told.items() if lines]
     found = Path(path.partition("::")[0]).parent / read.order
     order = Schedule.parse(read_text(found), name=read.order) if read.order and found.is_file() else None
+    source = _imported(read, path, order)
     if read.order:
         told_of = "orders the passes" if order else f"is not there: the passes run as {read.strategy.schedule}"
-        notes.append(f"{found} {told_of}")
-    return Source(given=read.fields, model=read.model, gpus=read.gpus, name=path, order=order, notes=notes)
+        source.notes.append(f"{found} {told_of}")
+    return source
+
+
+def ask_text(text: str, name: str, model: Model, cluster: Cluster) -> Asked:
+    """A question from what a framework's file holds, its name beside it; no file is opened, and nothing of it is run.
+
+    `model`, `cluster`: what it is asked about where the text does not say; of the cluster the kind of GPU is kept.
+    """
+    from shardwise.frameworks.read import read_content
+
+    read = read_content(text, name)
+    source = _imported(read, name)
+    notes = source.notes
+    if read.order:
+        notes.append(f"{read.order} orders the passes and is not here: they run as {read.strategy.schedule}")
+    if source.model is None:
+        notes.append(f"{name} describes no model: {model.name} is taken")
+    if source.gpus and not isinstance(cluster, Mixed):
+        cluster = named_cluster(f"{source.gpus}x{cluster.gpu.name}")
+    given = _with_batch(overlaid(source, {}, cluster), cluster, notes)
+    runtime, strategy = load_runtime(given.get("runtime", "megatron")), complete(given, cluster)
+    whole = source.model or model
+    return Asked(
+        model=whole, cluster=cluster, strategy=_cut(whole, strategy, runtime, notes), runtime=runtime,
+        notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _imported(read: Imported, name: str, order: Schedule | None = None) -> Source:
+    made = read.understanding
+    told = {"understood": made.understood, "assumed": made.assumed, "ignored": made.ignored}
+    notes = [f"{name} ({read.framework}), {what}: {'; '.join(lines)}" for what, lines in told.items() if lines]
+    return Source(given=read.fields, model=read.model, gpus=read.gpus, name=name, order=order, notes=notes)
 
 
 def _is_simumax(path: str) -> bool:

@@ -13,6 +13,7 @@ from shardwise.estimate.estimate import Estimate
 from shardwise.estimate.intervals import ANY, distance, likely, likeness, pair_width, widest_cause, within_error
 from shardwise.estimate.packings import packings
 from shardwise.estimate.predictions import ledger_table, predictions_of, predictions_table
+from shardwise.estimate.standing import standings
 from shardwise.inputs.serialise import Plain, to_plain
 from shardwise.plan.file import plan_table
 from shardwise.plan.plan import Plan, proof_sentence
@@ -209,10 +210,12 @@ def estimate_data(found: Estimate, changes: tuple[Change, ...], inside: Detail) 
     ]  # fmt: skip
     inputs = {"model": found.model, "cluster": found.cluster, "strategy": found.strategy}
     packed = {"packings": [one._asdict() for one in packings(found)]} if found.strategy.documents else {}
+    ways = standings(found) if found.model.towers else ()
+    stood = {"towers": [one._asdict() for one in ways]} if ways else {}
     return {
         "strategy": str(found.strategy), "inputs": inputs, "predictions": _predicted(found),
         "work": [one._asdict() for one in inside.work], "groups": [one._asdict() for one in inside.groups],
-        "advice": advice, **packed, "provenance": provenance_of(found),
+        "advice": advice, **packed, **stood, "provenance": provenance_of(found),
     }  # fmt: skip
 
 
@@ -346,10 +349,15 @@ def _small(plan: Plan, target: str) -> Plain | None:
     return found if sum(len(file["text"]) for file in found["files"]) <= LARGEST else None
 
 
-def plans_page(plans: Sequence[Plan], views: Sequence[Plain] = ()) -> str:
-    """One page of one plan, or of several side by side, with their plan files and every target's files."""
+def plans_page(plans: Sequence[Plan], views: Sequence[Plain] = (), answer: Answer | None = None) -> str:
+    """One page of one plan, or of several side by side, with their plan files and every target's files; a single plan
+    with all its single steps, and the strategies of the `answer` that it is of.
+    """
     from shardwise.report.page import page_of
-    from shardwise.report.view import plan_view
+    from shardwise.report.view import plan_around, plan_view
 
     shown = views or [plan_view(plan) for plan in plans]
-    return page_of(shown, plans=[plan_table(plan) for plan in plans], exports=[every_export(plan) for plan in plans])
+    files, exports = [plan_table(plan) for plan in plans], [every_export(plan) for plan in plans]
+    return page_of(
+        shown, plans=files, exports=exports, steps=plan_around(plans[0], answer) if len(plans) == 1 else None
+    )

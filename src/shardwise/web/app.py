@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 
 from starlette.applications import Starlette
@@ -18,7 +19,8 @@ from shardwise.web.searches import Searches
 from shardwise.web.stream import Event, EventStream
 from shardwise.web.workers import Workers
 
-_LIMITS = {"model": bodies.LARGEST_MODEL}
+_LIMITS = {"model": bodies.LARGEST_MODEL, "script": bodies.LARGEST_MODEL}
+_LASTING = ("catalog", "first")
 
 
 class App:
@@ -27,7 +29,8 @@ class App:
     def __init__(self, *, host: str, port: int, token: str = "", searches: int = 1) -> None:
         self.workers = Workers()
         self.searches = Searches(workers=self.workers, most=searches)
-        self.catalog: bytes | None = None
+        self.kept: dict[str, bytes] = {}
+        """Answers that stay the same while the server runs."""
         inner = Starlette(routes=self._routes(), exception_handlers=_HANDLERS)
         self.asgi: ASGIApp = Shield(Guard(app=inner, host=host, port=port, token=token))
 
@@ -35,10 +38,10 @@ class App:
         return [
             Route("/", self._page),
             Route("/assets/{name:path}", self._asset),
-            Route("/api/catalog", self._catalog),
+            *(Route(f"/api/{name}", self._lasts(name)) for name in _LASTING),
             *(
                 Route(f"/api/{name}", self._answered(name), methods=["POST"])
-                for name in ("model", "view", "why", "export")
+                for name in ("model", "script", "step", "view", "why", "export")
             ),
             Route("/api/report", self._report, methods=["POST"]),
             Route("/api/plan", self._plan, methods=["POST"]),
@@ -51,14 +54,27 @@ class App:
     async def _asset(self, request: Request) -> Response:
         return assets.serve(request, request.path_params["name"])
 
-    async def _catalog(self, request: Request) -> Response:
-        del request
-        if self.catalog is None:
-            frame = await self.workers.answer(Event("catalog"))
+    async def warm_up(self) -> None:
+        """Start a child, and have ready what every page asks first."""
+        await self.workers.warm_up()
+        for name in _LASTING:
+            with contextlib.suppress(Refusal):
+                await self._lasting(name)
+
+    async def _lasting(self, name: str) -> Response:
+        if name not in self.kept:
+            frame = await self.workers.answer(Event(name))
             if frame.word != "200":
                 return _answer(frame)
-            self.catalog = frame.body
-        return Response(self.catalog, media_type="application/json", headers={"Cache-Control": "no-cache"})
+            self.kept[name] = frame.body
+        return Response(self.kept[name], media_type="application/json", headers={"Cache-Control": "no-cache"})
+
+    def _lasts(self, name: str) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            del request
+            return await self._lasting(name)
+
+        return endpoint
 
     def _answered(self, name: str) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:

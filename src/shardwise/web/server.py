@@ -92,7 +92,7 @@ def allow_files(count: int) -> None:
 
 async def _serve(server: _Server, listener: socket.socket, app: App, ready: Callable[[], None]) -> None:
     asyncio.get_running_loop().set_exception_handler(_say)
-    warm = asyncio.create_task(app.workers.warm_up())
+    warm = asyncio.create_task(app.warm_up())
     ready()
     try:
         await server.serve(sockets=[listener])

@@ -165,7 +165,7 @@ def _chunk(setup: Setup, index: int) -> Spec:
     kinds = layer_kinds(setup.model)
     start, count = sum(setup.layers[:index]), setup.layers[index]
     last = index == len(setup.layers) - 1
-    own = kinds[start : start + count] + (kinds[setup.model.layers :] if last else ())
+    own = kinds[start : start + count] + (kinds[setup.model.depth :] if last else ())
     again = recomputed_layers(setup.strategy, index, setup.layers, len(own))
     recompute = setup.strategy.recompute
     word = "full" if recompute.full else list(recompute.modules)

@@ -31,9 +31,12 @@ def page_of(
     *,
     plans: Sequence[Plain | None] = (),
     exports: Sequence[Sequence[Plain]] = (),
+    steps: Plain | None = None,
     title: str = "",
 ) -> str:
-    """The page's text. `plans` and `exports` stand beside the views: the plan file, and the files of every target."""
+    """The page's text. `plans` and `exports` stand beside the views: the plan file, and the files of every target;
+    `steps`: what the knobs of the one plan lead to.
+    """
     if not views:
         message = "a page needs something to show"
         raise ValueError(message)
@@ -43,6 +46,7 @@ def page_of(
         "views": to_plain(list(views)),
         "plans": to_plain(list(plans)),
         "exports": to_plain([list(one) for one in exports]),
+        "steps": to_plain(steps),
     }
     script, style = linked(), asset_text("style.css")
     policy = (

@@ -75,15 +75,22 @@ def _axis(value: object) -> Any:  # noqa: ANN401 - a JSON value
 def _numbers(found: Estimate, plan: Plan) -> Plain:
     proof = check_proof(plan)
     return {
+        **numbers_of(found, asked_limit(plan)),
+        "bound": proof.bound if proof and not proof.fault else None,
+        "gap": proof.gap if proof and not proof.fault else None,
+    }
+
+
+def numbers_of(found: Estimate, usable: float | None) -> Plain:
+    """What decides about a strategy; `usable`: bytes that a rank was asked to keep to."""
+    return {
         **{name: getattr(found, name) for name in _NUMBERS},
         "interval": list(found.iteration_seconds_interval),
         "memory_interval": list(found.total_bytes_interval),
         "layout_error": pair_width(found),
         "memory_limit": found.device.memory,
-        "usable_memory": asked_limit(plan),
+        "usable_memory": usable,
         "fits_limit": found.limit,
-        "bound": proof.bound if proof and not proof.fault else None,
-        "gap": proof.gap if proof and not proof.fault else None,
     }
 
 

@@ -11,6 +11,14 @@ export function go(view) {
   if (state.view !== view) update({ view });
 }
 
+/** Look inside the strategy in hand; where its timeline is not here yet, it is fetched. */
+export function lookInside(question, strategy) {
+  const { current } = state;
+  const here = current && current.view.strategy === strategy && (!question || same(current.question, question));
+  if (!here && state.live) openStrategy(question, strategy);
+  go("inside");
+}
+
 /** Fetch the view of a strategy and make it the current one; the error where that is refused. */
 export async function openStrategy(question, strategy) {
   const known = state.pins.find(pin => pin.strategy === strategy && same(pin.question, question));
@@ -27,6 +35,12 @@ export async function openStrategy(question, strategy) {
   }
 }
 
+/** The hand has moved on: a view that is still under way is no longer wanted. */
+export function moveOn() {
+  latest += 1;
+  if (state.loading) update({ loading: false });
+}
+
 /** Make a plan that is here the current one. */
 export function showPlan(current, selected) {
   latest += 1; // an answer that is still under way is no longer wanted
@@ -36,12 +50,11 @@ export function showPlan(current, selected) {
 /** Choose one of the candidates of a search; the best one's view is here already. */
 export function select(strategy) {
   if (!strategy || (state.selected === strategy && state.current)) return;
-  if (state.run && state.run.view && state.run.view.strategy === strategy) {
+  if (state.run?.view?.timeline && state.run.view.strategy === strategy) {
     showPlan({ question: state.asked, plan: state.run.plan, view: state.run.view }, strategy);
     return;
   }
-  update({ selected: strategy });
-  if (state.live) openStrategy(state.asked || state.question, strategy);
+  update({ selected: strategy }); // it is put in hand, and its view follows
 }
 
 export function pin(current) {

@@ -41,6 +41,9 @@ const json = async (path, body, options) => (await ask(path, body, options)).jso
 
 export const catalog = () => json("/api/catalog");
 export const readModel = text => json("/api/model", text);
+export const firstAnswer = () => json("/api/first");
+export const stepOf = body => json("/api/step", body);
+export const readScript = body => json("/api/script", body);
 export const viewOf = body => json("/api/view", body);
 export const whyNot = body => json("/api/why", body);
 export const exportTo = body => json("/api/export", body);

@@ -205,7 +205,16 @@ function numberRows(views) {
     });
     return row;
   });
+  for (const [at, [, , kind]] of shown.entries())
+    if (kind === "percent") rows[at].cells.forEach((cell, k) => cell.delta && inPoints(cell, shown[at][0], views, k));
   return views.some(view => view.numbers.fits) ? [...rows, fitsRow(views)] : rows;
+}
+
+/** Shares differ by points, not by a share of a share. */
+function inPoints(cell, key, views, k) {
+  const points = 100 * (views[k].numbers[key] - views[0].numbers[key]);
+  const near = cell.delta.includes(", ") ? cell.delta.slice(cell.delta.indexOf(", ")) : "";
+  cell.delta = t("compare.points", { points: `${points < 0 ? "−" : "+"}${Math.abs(points).toFixed(2)}` }) + near;
 }
 
 function fitsRow(views) {
@@ -242,8 +251,10 @@ function valueRow(name, values, texts, better, views = []) {
 
 function axisRows(views) {
   const names = [...new Set(views.flatMap(view => Object.keys(view.axes)))];
+  if (views.some(view => layersOf(view))) names.push("layers");
   return names.map(name => {
-    const texts = views.map(view => (name in view.axes ? axisText(view.axes[name]) : "–")),
+    const shown = view => (name === "layers" ? layersOf(view) || "–" : name in view.axes ? axisText(view.axes[name]) : "–");
+    const texts = views.map(shown),
       differs = new Set(texts).size > 1;
     return {
       name: word("axis", name),
@@ -252,6 +263,9 @@ function axisRows(views) {
     };
   });
 }
+
+/** Layers of every chunk, rank by rank. */
+const layersOf = view => view.stages.map(stage => stage.layers.join("+")).filter(Boolean).join(", ");
 
 /** The busiest rank's time by part, as bars on one scale. */
 function timeRows(views) {

@@ -68,8 +68,10 @@ export function announce(text) {
   announce.timer = setTimeout(() => voice.classList.remove("shown"), 2600);
 }
 
-export function download(name, text, type = "text/plain") {
-  const url = URL.createObjectURL(new Blob([text], { type }));
+export const download = (name, text, type = "text/plain") => saved(name, new Blob([text], { type }));
+
+export function saved(name, blob) {
+  const url = URL.createObjectURL(blob);
   const link = el("a", { href: url, download: name });
   document.body.append(link);
   link.click();

@@ -2,8 +2,9 @@
 
 import { exportTo, report } from "./api.js";
 import { go } from "./actions.js";
-import { announce, copy, download, el, refill } from "./dom.js";
+import { announce, copy, download, el, refill, saved } from "./dom.js";
 import { t } from "./i18n.js";
+import { keepButton, zipped } from "./keep.js";
 import { listen, state, update } from "./state.js";
 import { alertOf } from "./why.js";
 
@@ -162,6 +163,9 @@ function files(found) {
       list(t("export.hand"), found.by_hand, "hand"),
       !found.losses.length && !found.by_hand.length ? el("p", { class: "good" }, t("export.exact")) : null,
     ),
+    found.files.length > 1
+      ? el("div", {}, keepButton("zip", () => saved(`${found.target || "export"}.zip`.replace(/[^\w.@-]+/g, "-"), zipped(found.files))))
+      : null,
     found.files.map(file),
   ];
 }

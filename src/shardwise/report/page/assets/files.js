@@ -1,11 +1,12 @@
 // A file that is dropped: a model is read by the server and asked about, a plan is looked into.
 
 import { go, showPlan } from "./actions.js";
-import { readModel, viewOf } from "./api.js";
+import { readModel, readScript, viewOf } from "./api.js";
 import { announce, el, refill } from "./dom.js";
 import { bytes } from "./format.js";
 import { t } from "./i18n.js";
-import { DEFAULT, state, update } from "./state.js";
+import { inHand } from "./knobs.js";
+import { DEFAULT, state, toAsk, update } from "./state.js";
 import { alertOf } from "./why.js";
 
 const MODEL = 2 ** 20,
@@ -18,14 +19,52 @@ export async function take(chosen, place) {
     const text = chosen.size > PLAN ? "" : await chosen.text();
     const plan = planIn(text);
     if (plan) await openPlan(plan);
+    else if (chosen.size <= MODEL && isScript(text)) return void (await openScript(chosen.name, text, place));
     else if (chosen.size > MODEL) throw new Error(t("form.big", { size: bytes(chosen.size, 1) }));
     else await useModel(text);
-    if (plan) refill(place);
+    refill(place);
   } catch (error) {
     error.message = `${chosen.name}: ${error.message.replace(/^the request /, "")}`;
     refill(place, alertOf(error));
     if (state.view !== "plan") announce(error.message);
   }
+}
+
+/** What is typed or pasted: a strategy's line, or what a file holds. */
+export function takeText(text, place) {
+  const bare = text.trim();
+  if (!bare) return;
+  if (!bare.includes("\n") && !bare.includes("--") && !bare.startsWith("{")) {
+    refill(place);
+    inHand(state.question, bare);
+    return;
+  }
+  take({ name: `pasted${endingOf(bare)}`, size: new Blob([text]).size, text: async () => text }, place);
+}
+
+/** A file's ending from its first words: readers go by it. */
+function endingOf(text) {
+  if (text.startsWith("{")) return ".json";
+  if (/^\s*\[[\w.]+\]\s*$/m.test(text)) return ".toml";
+  if (/^(from|import|def|class) /m.test(text) && !/(^|\s)--[a-z]/.test(text)) return ".py";
+  return /(^|[\s"'(])--[a-z][\w-]+/.test(text) ? ".sh" : ".yaml";
+}
+
+/** Not JSON at all, or the JSON of a framework that trains; what describes a model goes another way. */
+const isScript = text =>
+  !text.trimStart().startsWith("{") ||
+  /"(zero_optimization|train_batch_size|train_micro_batch_size_per_gpu|gradient_accumulation_steps|MODEL_ARGS|parallel_config)"|"shardwise\/huggingface\//.test(text);
+
+async function openScript(name, text, place) {
+  const found = await readScript({ name, text, question: toAsk(state.question) });
+  const { gpus, global_batch, seq, runtime, parameters, layers, model } = found;
+  const known = state.catalog?.models.some(one => one.name === found.name);
+  const custom = model ? { name: found.name, parameters, layers, model } : known ? null : state.question.custom;
+  const question = { ...state.question, ...(known ? { model: found.name } : {}), custom, gpus, global_batch, seq, runtime };
+  update({ question });
+  inHand(question, found.strategy);
+  refill(place, el("details", { class: "read" }, el("summary", {}, t("form.read", { name })), el("ul", {}, found.notes.map(note => el("li", {}, note)))));
+  go("plan");
 }
 
 async function useModel(text) {

@@ -1,7 +1,7 @@
 // The question: model, cluster, batch, limits. A file that is dropped on it is read by the server.
 
 import { el, refill } from "./dom.js";
-import { take } from "./files.js";
+import { take, takeText } from "./files.js";
 import { bytes, count } from "./format.js";
 import { t } from "./i18n.js";
 import { listen, state, update } from "./state.js";
@@ -10,7 +10,9 @@ let dragging = new AbortController();
 
 /** The form; `start()` is called by its button and by Enter. */
 export function formOf(start) {
-  const file = el("div", { "class": "file-state", "aria-live": "polite" });
+  const told = el("div"), // what was read, or what is wrong with it
+    custom = el("div"),
+    file = el("div", { "class": "file-state", "aria-live": "polite" }, custom, told);
   const form = el(
     "form",
     {
@@ -25,7 +27,8 @@ export function formOf(start) {
     },
     el("h2", {}, t("form.title")),
     field("model", t("form.model"), modelInput(), t("form.model.hint")),
-    dropZone(file),
+    dropZone(told),
+    pasteBox(told),
     file,
     el(
       "div",
@@ -41,6 +44,12 @@ export function formOf(start) {
     ),
     field("runtime", t("form.runtime"), select("runtime", runtimes)),
     el(
+      "div",
+      { class: "pair even" },
+      field("dtype", t("form.dtype"), select("dtype", named("dtypes"))),
+      field("optimizer", t("form.optimizer"), select("optimizer", named("optimizers"))),
+    ),
+    el(
       "details",
       { class: "more", open: differs() },
       el("summary", {}, t("form.more")),
@@ -55,9 +64,9 @@ export function formOf(start) {
     ),
     el("button", { class: "primary wide", type: "submit", id: "plan-button" }, t("form.plan")),
   );
-  drops(form, file);
-  showCustom(file);
-  listen(["question"], () => showCustom(file));
+  drops(form, told);
+  showCustom(custom);
+  listen(["question"], () => showCustom(custom));
   return form;
 }
 
@@ -145,7 +154,8 @@ function select(name, choices) {
   return kept(node, name, fill);
 }
 
-const runtimes = () => (state.catalog ? state.catalog.runtimes : []).map(name => ({ value: name, text: name }));
+const named = list => () => (state.catalog?.[list] || []).map(name => ({ value: name, text: name }));
+const runtimes = named("runtimes");
 
 function gpus() {
   const told = gpu => `${gpu.name} · ${bytes(gpu.memory, 0)}`;
@@ -154,8 +164,8 @@ function gpus() {
 
 function dropZone(file) {
   const input = el("input", {
-    type: "file",
-    accept: ".json,application/json",
+    "type": "file",
+    "aria-label": t("form.choose"),
     class: "away",
     id: "model-file",
     tabindex: -1,
@@ -172,6 +182,25 @@ function dropZone(file) {
     el("span", {}, t("form.drop")),
     el("button", { class: "link", type: "button", on: { click: () => input.click() } }, t("form.choose")),
     input,
+  );
+}
+
+/** A strategy of one's own, or a script that was copied: it is put in hand as it is. */
+function pasteBox(file) {
+  const box = el("textarea", { id: "own-strategy", rows: 2, spellcheck: "false", placeholder: "tp8 pp4 · torchrun … --tensor-model-parallel-size 8 …" });
+  const read = () => takeText(box.value, file);
+  box.addEventListener("keydown", event => {
+    if (event.key !== "Enter" || event.shiftKey || box.value.includes("\n")) return;
+    event.preventDefault();
+    read();
+  });
+  return el(
+    "details",
+    { class: "own" },
+    el("summary", {}, t("form.own")),
+    el("label", { for: box.id, class: "muted" }, t("form.own.hint")),
+    box,
+    el("button", { class: "small", type: "button", on: { click: read } }, t("form.own.read")),
   );
 }
 
@@ -215,7 +244,7 @@ function showCustom(place) {
     input = document.getElementById("field-model");
   if (input) input.classList.toggle("overruled", Boolean(custom));
   if (!custom) {
-    if (!place.querySelector(".alert")) refill(place);
+    refill(place);
     return;
   }
   refill(

@@ -4,23 +4,27 @@ import { go, togglePin } from "./actions.js";
 import { el, refill } from "./dom.js";
 import { intervalOf, memoryBelow, number, percent, units } from "./format.js";
 import { t, word } from "./i18n.js";
+import { knobRow } from "./knobs.js";
 import { ledgerTree, memoryLedger } from "./ledger.js";
 import { stageBars } from "./stages.js";
-import { listen, state } from "./state.js";
+import { listen, state, update } from "./state.js";
 import { timelineOf } from "./timeline.js";
 import { alertOf, whyBox } from "./why.js";
 
 export function mountInside(root) {
+  const row = state.live || state.carried ? knobRow() : null; // one for all, as a hand may be on it
   let drawn = null,
     shown = null;
   const render = () => {
     if (state.view !== "inside") return;
     if (shown !== state.current) {
       shown = state.current;
-      drawn = fill(root);
+      const held = document.activeElement;
+      drawn = fill(root, row);
+      if (row && row.contains(held)) held.focus({ preventScroll: true });
     }
     root.classList.toggle("busy", state.loading);
-    if (!state.current) fill(root);
+    if (!state.current) fill(root, row);
   };
   listen(["current", "view", "loading", "problem"], render);
   listen(["theme"], () => drawn && drawn.redraw());
@@ -28,7 +32,7 @@ export function mountInside(root) {
   render();
 }
 
-function fill(root) {
+function fill(root, row) {
   const { current } = state;
   if (!current) {
     refill(root, empty());
@@ -36,10 +40,11 @@ function fill(root) {
   }
   const { view } = current,
     show = units(view);
-  const timeline = view.timeline && view.timeline.ranks.length ? timelineOf(view) : null;
+  const timeline = view.timeline && view.timeline.ranks.length ? timelineOf(view, spanOf(view), span => update({ span: { ...span, of: view.strategy } })) : null;
   refill(
     root,
     heading(current),
+    view.kind === "plan" ? card("hand", t("knobs.label"), row) : null,
     tiles(view, show),
     notes(view),
     card("stages", t("inside.stages"), view.stages.length ? stageBars(view) : null),
@@ -50,6 +55,9 @@ function fill(root) {
   );
   return timeline;
 }
+
+/** The stretch of the timeline that was looked at, where it is of this strategy. */
+const spanOf = view => (state.span && (!state.span.of || state.span.of === view.strategy) ? state.span : null);
 
 function empty() {
   if (state.problem) return el("div", { class: "card" }, alertOf(state.problem));

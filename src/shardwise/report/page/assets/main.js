@@ -1,15 +1,16 @@
 // The frame: header, four views, theme, language, and the address that holds what one sees.
 
-import { catalog, viewOf } from "./api.js";
+import { catalog, firstAnswer, viewOf } from "./api.js";
 import { openStrategy } from "./actions.js";
 import { announce, copy, el, refill } from "./dom.js";
 import { mountCompare } from "./compare.js";
 import { mountExport } from "./export.js";
+import { carriedStep, inHand } from "./knobs.js";
 import { LANGUAGES, preferred, speak, t } from "./i18n.js";
 import { mountInside } from "./inside.js";
 import { mountPlan } from "./plan.js";
-import { start } from "./search.js";
-import { VIEWS, forget, fromAddress, listen, same, state, toAddress, toAsk, update } from "./state.js";
+import { show, start } from "./search.js";
+import { VIEWS, forget, fromAddress, listen, modelName, same, state, toAddress, toAsk, update } from "./state.js";
 
 const MOUNTS = { plan: mountPlan, inside: mountInside, compare: mountCompare, export: mountExport };
 const THEMES = ["auto", "light", "dark"];
@@ -24,11 +25,10 @@ function build() {
   const app = el(
     "div",
     { class: "app" },
-    el("a", { class: "skip", href: "#", on: { click: skip } }, t("skip")),
     header(),
     el(
       "main",
-      { tabindex: -1 },
+      { tabindex: -1, id: "content" },
       VIEWS.map(view => roots[view]),
     ),
   );
@@ -66,7 +66,7 @@ function skip(event) {
 function offered() {
   if (state.live) return VIEWS;
   const found = ["inside"];
-  if (state.run) found.unshift("plan");
+  if (state.run || state.carried) found.unshift("plan");
   if (state.pins.length > 1) found.push("compare");
   if (state.current.exports || state.current.plan) found.push("export");
   return found;
@@ -76,6 +76,7 @@ function header() {
   return el(
     "header",
     {},
+    el("a", { class: "skip", href: "#content", on: { click: skip } }, t("skip")),
     el(
       "a",
       {
@@ -215,8 +216,17 @@ function themed() {
   document.documentElement.dataset.theme = state.theme;
 }
 
+/** The address; of a server that only this machine reaches, with how others see the same. */
 async function copyLink() {
-  announce((await copy(location.href)) ? t("link.copied") : t("export.notcopied"));
+  const alone = /^(localhost|127\.|\[::1\])/.test(location.hostname);
+  announce((await copy(alone ? alike() : location.href)) ? t(alone ? "link.copied.how" : "link.copied") : t("export.notcopied"));
+}
+
+function alike() {
+  const { question, step } = state,
+    strategy = step?.strategy || state.selected;
+  const line = strategy && !question.custom ? [`shardwise estimate ${question.model} -c ${question.gpus}x${question.gpu} -s "${strategy}"`] : [];
+  return [`${modelName(question)} · ${question.gpus}x${question.gpu}${strategy ? ` · ${strategy}` : ""}`, t("link.how"), location.href, ...line].join("\n");
 }
 
 function remember(changed) {
@@ -232,6 +242,8 @@ function recall() {
   const lang = said.lang in LANGUAGES ? said.lang : state.lang,
     theme = THEMES.includes(said.theme) ? said.theme : state.theme;
   Object.assign(state, {
+    budget: said.budget,
+    span: said.span,
     lang,
     theme,
     view: said.view && offered().includes(said.view) ? said.view : state.view,
@@ -259,6 +271,7 @@ async function live() {
   const said = recall();
   build();
   addEventListener("popstate", travelled);
+  if (!said.asks && !said.ran) openAnswered();
   pursue(said);
   try {
     update({ catalog: await catalog() });
@@ -267,9 +280,20 @@ async function live() {
   }
 }
 
+/** A page without a question opens on a finished answer: the usual question's, which came with the package. */
+async function openAnswered() {
+  try {
+    const { done } = await firstAnswer();
+    if (done && !state.run) show(done);
+  } catch {
+    // the form asks as well without it
+  }
+}
+
 /** Fetch what an address names: the chosen strategy, the search behind it, the pinned plans. */
 function pursue(said) {
-  if (said.selected && said.asks) openStrategy(state.question, said.selected);
+  if (said.selected && said.asks)
+    openStrategy(state.question, said.selected).then(error => error && inHand(state.question, said.selected));
   if (said.ran && said.asks) start(said.selected);
   fetchPins();
 }
@@ -300,6 +324,9 @@ function fromFile(data) {
   const run = points.length
     ? { phase: "done", points, top: [], view: first.view, plan: first.plan, finished: true }
     : null;
+  const carried = data.steps || null,
+    step = carried ? carriedStep(carried, 0) : null;
+  if (step) Object.assign(state, { carried, step: { question: null, ...step } });
   Object.assign(state, { live: false, pins, current: first, selected: first.strategy, run, view: "inside" });
   recall();
   build();

@@ -1,11 +1,13 @@
 // Plan: the question on the left; the search as it runs, the best strategies and all simulated ones on the right.
 
 import { select } from "./actions.js";
-import { el, refill } from "./dom.js";
+import { cockpit } from "./cockpit.js";
+import { download, el, refill } from "./dom.js";
 import { number } from "./format.js";
 import { formOf, showFaults } from "./form.js";
 import { t } from "./i18n.js";
-import { answer, bestTable, chosenCard, nothing, rowsOf, tableKey } from "./results.js";
+import { answer, bestTable, keepPoints, nothing, rowsOf, tableKey } from "./results.js";
+import { keepButton, svgText } from "./keep.js";
 import { follow, progress } from "./progress.js";
 import { headOf } from "./why.js";
 import { scatterOf } from "./scatter.js";
@@ -24,17 +26,32 @@ export function mountPlan(root) {
   const parts = {
     keys: {},
     status: el("div"),
-    chosen: el("div"),
+    answer: el("div"),
     plot: el(
       "section",
       { "class": "card scatter-card", "aria-label": t("plan.scatter") },
-      el("h2", {}, t("plan.scatter")),
+      el(
+        "div",
+        { class: "card-head" },
+        el("h2", {}, t("plan.scatter")),
+        el(
+          "div",
+          {},
+          keepButton("CSV", () => keepPoints((state.run.view || !state.run.before ? state.run : state.run.before).points)),
+          keepButton("SVG", () => download("strategies.svg", svgText(scatter.node.querySelector("svg")), "image/svg+xml")),
+        ),
+      ),
       scatter.node,
     ),
     table: el("div"),
     empty: el("div"),
   };
-  refill(root, form, el("div", { class: "results" }, parts.status, parts.chosen, parts.empty, parts.plot, parts.table));
+  refill(
+    root,
+    el("h1", { class: "away" }, t("welcome.title")),
+    form,
+    el("div", { class: "results" }, parts.empty, parts.status, cockpit(), parts.answer, parts.plot, parts.table),
+  );
   root.classList.toggle("alone", !form);
   const render = () => draw(parts, scatter, form);
   listen(["run", "selected", "question", "current", "pins"], render);
@@ -60,11 +77,11 @@ function draw(parts, scatter, form) {
   if (points.length) scatter.draw(points, limitOf(shown), state.selected);
   const rows = shown ? rowsOf(shown) : [];
   anew(parts, "table", tableKey(rows), () => bestTable(rows));
-  const ready = state.current && state.current.view.strategy;
-  anew(parts, "chosen", [state.selected, points.length > 0, ready, run?.phase], () =>
-    state.selected && points.length ? chosenCard(shown) : null,
+  const done = shown && shown.phase === "done" && shown.view;
+  anew(parts, "answer", [done && [shown.view.strategy, shown.view.numbers.bound, shown.finished]], () =>
+    done ? answer(shown) : null,
   );
-  anew(parts, "empty", [Boolean(run)], () => (run || !state.live ? null : welcome()));
+  anew(parts, "empty", [Boolean(run), run?.known], () => (state.live && (!run || run.known) ? welcome() : null));
 }
 
 /** Fill a part only where what it shows has changed: a button must not be exchanged under the finger. */
@@ -87,9 +104,9 @@ function limitOf(run) {
 function welcome() {
   return el(
     "div",
-    { class: "card empty welcome" },
-    el("h1", {}, t("welcome.title")),
-    el("p", {}, t("welcome.text")),
+    { class: state.run?.known ? "welcome slim" : "card welcome" },
+    el("h2", {}, t("welcome.title")),
+    el("p", {}, t(state.run?.known ? "welcome.known" : "welcome.text")),
     el(
       "div",
       { class: "examples" },
@@ -112,7 +129,7 @@ function welcome() {
         ),
       ),
     ),
-    el("p", { class: "muted" }, t("welcome.more")),
+    state.run?.known ? null : el("p", { class: "muted" }, t("welcome.more")),
   );
 }
 
@@ -143,7 +160,7 @@ function status(run, busy, loose) {
     );
   }
   if (busy) return progress();
-  return run.view ? answer(run) : nothing(run);
+  return run.view ? null : nothing(run);
 }
 
 /** What stands above the list of faults that have no field. */

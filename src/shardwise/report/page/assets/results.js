@@ -1,62 +1,29 @@
 // What a search found: the recommended plan, the fastest and the simplest, the one that is chosen, the table of the best, or what is missing.
 
-import { go, pin, select } from "./actions.js";
-import { el } from "./dom.js";
-import { bytes, intervalOf, memoryBelow, number, percent, seconds, signed } from "./format.js";
+import { select } from "./actions.js";
+import { download, el } from "./dom.js";
+import { bytes, number, percent, seconds, signed } from "./format.js";
 import { t } from "./i18n.js";
+import { csv } from "./keep.js";
 import { start } from "./search.js";
 import { state, update } from "./state.js";
 
 const FEW = 8; // rows of the table before it is opened
-let opened = false;
+let opened = false,
+  sorted = { by: "iteration", down: false };
 
+/** What is recommended and what is proven of it; its numbers stand in the hand above. */
 export function answer(run) {
-  const n = run.view.numbers;
-  const sub = n.bound === null ? "" : proof(n, run.view.plans?.fastest);
+  const { view } = run,
+    n = view.numbers;
   return el(
     "section",
     { "class": "card answer", "aria-label": t("plan.answer") },
-    el(
-      "div",
-      { class: "answer-head" },
-      el(
-        "div",
-        {},
-        el("h2", {}, `${run.view.title} · ${run.view.subtitle}`),
-        el(
-          "p",
-          { class: "chips" },
-          run.view.strategy.split(" ").map(chip => el("code", { class: "chip" }, chip)),
-        ),
-      ),
-      el(
-        "button",
-        {
-          class: "primary",
-          type: "button",
-          on: {
-            click: () => {
-              select(run.view.strategy);
-              go("inside");
-            },
-          },
-        },
-        t("plan.inside"),
-      ),
-    ),
-    el(
-      "div",
-      { class: "tiles" },
-      tile("iteration", seconds(n.iteration_seconds), intervalOf(n.interval, seconds)),
-      tile("tokens", number(n.tokens_per_second_per_gpu), t("tile.tokens")),
-      tile("mfu", percent(n.mfu), ""),
-      tile("memory", bytes(n.total_bytes), memoryBelow(n, bytes)),
-      n.gap === null
-        ? null
-        : tile("gap", percent(n.gap, 2), run.finished === false ? t("plan.stopped") : t("plan.finished")),
-    ),
-    sub ? el("p", { class: "muted" }, sub) : null,
-    plans(run.view.plans || {}),
+    el("h2", {}, `${t("plan.answer")} · ${view.title} · ${view.subtitle}`),
+    el("p", { class: "chips" }, view.strategy.split(" ").map(chip => el("code", { class: "chip" }, chip))),
+    run.finished === false ? el("p", { class: "gap strong" }, t("plan.stopped")) : null,
+    el("p", { class: "muted" }, n.bound === null ? t("plan.unproven") : proof(n, view.plans?.fastest)),
+    plans(view.plans || {}),
   );
 }
 
@@ -95,16 +62,16 @@ function planRow(names, found) {
     el("th", { scope: "row" }, roles(names)),
     el("td", {}, el("button", { class: "strategy", type: "button", title: one.strategy, on: { click: () => select(one.strategy) } }, short(one.strategy))),
     el("td", { class: "num" }, seconds(one.iteration_seconds)),
-    el("td", { class: "num" }, names.includes("recommended") ? "–" : `${signed(share)}${likeness(one, besideFastest(one, found))}`),
+    el("td", { class: "num" }, names.includes("recommended") ? "–" : [signed(share), likeness(one, besideFastest(one, found))]),
     el("td", { class: "num" }, one.regret === undefined ? "–" : one.regret < 0.005 ? "< 1%" : percent(one.regret, 0)),
   );
 }
 
 /** Within the error nothing is surely slower; what likely is, is not called equal. */
 const likeness = (one, beside = "") => {
-  if (!one.within_error) return "";
+  if (!one.within_error) return null;
   const words = one.likely === "slower" && beside ? t("within.slower.fastest", { share: beside }) : t(`within.${one.likely || "error"}`);
-  return ` (${words})`;
+  return el("small", { class: "likeness" }, words);
 };
 
 /** The simplest is held against the fastest, whose share stands in the table only where that is recommended. */
@@ -133,15 +100,6 @@ function nearest(run) {
     }),
   );
 }
-
-const tile = (name, value, below) =>
-  el(
-    "div",
-    { class: `tile ${name}` },
-    el("span", { class: "tile-name" }, t(`tile.${name}.name`)),
-    el("strong", {}, value),
-    el("small", {}, below),
-  );
 
 const titleOf = run => (run.finished === false ? "plan.none.stopped" : run.closest ? "plan.none" : "plan.invalid");
 
@@ -214,50 +172,9 @@ function ladder(near) {
   );
 }
 
-/** The strategy that is chosen on the scatter or in the table, where it is not the best. */
-export function chosenCard(run) {
-  const point = run.points.find(one => one.strategy === state.selected);
-  if (!point || (run.view && run.view.strategy === state.selected)) return null;
-  const ready = state.current && state.current.view.strategy === state.selected;
-  const best = run.view
-    ? run.view.numbers.iteration_seconds
-    : Math.min(...run.points.filter(one => one.allowed).map(one => one.seconds));
-  return el(
-    "section",
-    { "class": "card chosen", "aria-label": t("scatter.selected") },
-    el(
-      "div",
-      {},
-      el("h2", {}, t("scatter.selected")),
-      el(
-        "p",
-        { class: "chips" },
-        point.strategy.split(" ").map(chip => el("code", { class: "chip" }, chip)),
-      ),
-      el(
-        "p",
-        { class: "numbers" },
-        `${seconds(point.seconds)} (${signed(point.seconds / best - 1)})${likeness(point)} · ${number(point.tokens_per_second_per_gpu)} ${t("tile.tokens")} · MFU ${percent(point.mfu)} · ${bytes(point.total_bytes)} · ${t(`fits.${point.fits}`)}`,
-      ),
-    ),
-    state.live
-      ? el(
-          "div",
-          { class: "heading-buttons" },
-          el(
-            "button",
-            { class: "primary", type: "button", disabled: !ready, on: { click: () => go("inside") } },
-            t("plan.inside"),
-          ),
-          el("button", { type: "button", disabled: !ready, on: { click: () => pin(state.current) } }, t("pin.on")),
-        )
-      : null,
-  );
-}
-
 /** What the table shows depends on. */
 export function tableKey(rows) {
-  return [rows.map(row => row.strategy), state.selected, opened];
+  return [rows.map(row => row.strategy), state.selected, opened, sorted];
 }
 
 /** The best of every layout; while the search runs, the fastest so far. */
@@ -293,13 +210,13 @@ export function bestTable(rows) {
           el(
             "tr",
             {},
-            heads.map((head, k) => el("th", { scope: "col", class: k ? "num" : "" }, t(`column.${head}`))),
+            heads.map((head, k) => el("th", { "scope": "col", "class": k ? "num" : "", "aria-sort": sortOf(head) }, sortButton(head))),
           ),
         ),
         el(
           "tbody",
           {},
-          rows.filter((row, k) => opened || k < FEW || row.roles?.length).map(row => bestRow(row, fastest)),
+          inOrder(rows.filter((row, k) => opened || k < FEW || row.roles?.length)).map(row => bestRow(row, fastest)),
         ),
       ),
     ),
@@ -313,10 +230,42 @@ export function bestTable(rows) {
   );
 }
 
+const VALUES = {
+  strategy: row => row.strategy,
+  iteration: row => row.seconds,
+  slower: row => row.seconds,
+  tokens: row => row.tokens_per_second_per_gpu,
+  mfu: row => row.mfu,
+  memory: row => row.total_bytes,
+};
+
+const sortOf = head => (sorted.by === head ? (sorted.down ? "descending" : "ascending") : "none");
+
+function sortButton(head) {
+  const flip = () => {
+    sorted = { by: head, down: sorted.by === head && !sorted.down };
+    update({ run: state.run });
+    document.querySelector(`table.best [data-sort=${head}]`)?.focus({ preventScroll: true });
+  };
+  const arrow = sorted.by === head ? (sorted.down ? " ↓" : " ↑") : "";
+  return el("button", { class: "sort", type: "button", data: { sort: head }, on: { click: flip } }, t(`column.${head}`) + arrow);
+}
+
+function inOrder(rows) {
+  const value = VALUES[sorted.by],
+    sign = sorted.down ? -1 : 1;
+  return rows.slice().sort((a, b) => sign * (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0));
+}
+
+const COLUMNS = ["strategy", "seconds", "tokens_per_second_per_gpu", "mfu", "total_bytes", "fits", "allowed"];
+
+/** All simulated strategies, for a spreadsheet. */
+export const keepPoints = points => download("strategies.csv", csv(COLUMNS, points.map(point => COLUMNS.map(name => point[name]))), "text/csv");
+
 /** Batch and sequence are the question's: the same in every row. */
 const short = strategy => strategy.replace(/ gbs\d+| seq\d+/g, "");
 
-const slower = (row, fastest) => signed(row.seconds / fastest - 1) + likeness(row);
+const slower = (row, fastest) => [signed(row.seconds / fastest - 1), likeness(row)];
 
 function bestRow(row, fastest) {
   const chosen = row.strategy === state.selected;

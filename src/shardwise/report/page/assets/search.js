@@ -43,6 +43,14 @@ export async function start(keep = "") {
   }
 }
 
+/** An answer that was found before, as if its search had just ended; the timeline comes when it is looked into. */
+export function show(done) {
+  const { question } = state,
+    run = { points: done.points, progress: null, known: true };
+  finish(run, { ...done, finished: true }, question, "-");
+  update({ run, asked: question, step: { question, ...done.step }, selected: done.view.strategy });
+}
+
 function finish(run, data, question, keep) {
   Object.assign(run, {
     phase: "done",
@@ -58,7 +66,7 @@ function finish(run, data, question, keep) {
     run.points = data.view.candidates;
   if (!data.view) return;
   const best = data.view.strategy;
-  for (const point of run.points) point.best = point.strategy === best;
+  run.points = run.points.map(point => ({ ...point, best: point.strategy === best })); // another list: it is drawn anew
   if (!keep || keep === best)
     update({ current: { question, plan: data.plan, view: data.view }, selected: best, loading: false, problem: null });
 }

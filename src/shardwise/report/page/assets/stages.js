@@ -1,7 +1,7 @@
 // Two stacked bars a pipeline rank: what its iteration is spent on, and what its memory holds against the limit.
 
 import { el } from "./dom.js";
-import { percent, units } from "./format.js";
+import { bytes, percent, units } from "./format.js";
 import { t, word } from "./i18n.js";
 import { MEMORY, TIME } from "./palette.js";
 import { hideTip, showTip, tips } from "./tooltip.js";
@@ -11,9 +11,10 @@ const sum = parts => Object.values(parts).reduce((total, value) => total + value
 /** The bars of a view; with `small` only one line each, for comparing. */
 export function stageBars(view) {
   const show = units(view),
-    { stages } = view;
+    { stages, numbers } = view,
+    usable = numbers.usable_memory || null; // where a search kept some free, both pictures draw what was left
   const longest = Math.max(...stages.map(stage => sum(stage.time))) || 1;
-  const most = Math.max(...stages.map(stage => Math.max(stage.total, stage.limit || 0))) || 1;
+  const most = Math.max(...stages.map(stage => Math.max(stage.total, usable || stage.limit || 0))) || 1;
   return el(
     "div",
     { class: "stage-grid" },
@@ -40,18 +41,32 @@ export function stageBars(view) {
         "memory",
         stages.map(stage => stage.memory),
         MEMORY,
-        stages[0].limit,
+        usable || stages[0].limit,
+        usable && numbers.memory_limit,
       ),
       el(
         "div",
         { class: "bars", role: "list" },
-        stages.map(stage => row("memory", stage, stage.memory, MEMORY, most, show.memory, stage.total, stage.limit)),
+        stages.map(stage => row("memory", stage, stage.memory, MEMORY, most, show.memory, stage.total, usable || stage.limit)),
       ),
     ),
   );
 }
 
-function legend(group, all, colours, limit) {
+/** The memory of every rank against the limit, for the strategy in hand. */
+export function memoryBars(stages, limit, whole) {
+  const most = Math.max(limit || 0, ...stages.map(stage => stage.total)) || 1;
+  return [
+    legend("memory", stages.map(stage => stage.memory), MEMORY, limit, whole),
+    el(
+      "div",
+      { class: "bars", role: "list" },
+      stages.map(stage => row("memory", stage, stage.memory, MEMORY, most, bytes, stage.total, limit)),
+    ),
+  ];
+}
+
+function legend(group, all, colours, limit, whole) {
   const used = Object.keys(colours).filter(name => all.some(parts => parts[name] > 0));
   return el(
     "div",
@@ -59,7 +74,7 @@ function legend(group, all, colours, limit) {
     used.map(name =>
       el("span", { class: "key" }, el("i", { style: { background: colours[name] } }), word(group, name)),
     ),
-    limit ? el("span", { class: "key limit" }, el("i"), t("limit")) : null,
+    limit ? el("span", { class: "key limit" }, el("i"), whole ? t("scatter.limit", { limit: bytes(limit), whole: bytes(whole) }) : t("limit")) : null,
   );
 }
 
@@ -78,12 +93,13 @@ function row(group, stage, parts, colours, whole, show, total, limit = null) {
     `${t("rank")} ${stage.rank} · ${show(total)}`,
     ...listed.map(name => `${word(group, name)} ${show(parts[name])}`),
   ]);
+  const idle = group === "time" ? (parts.bubble || 0) / (total || 1) : null; // the sum is the same on every rank
   return el(
     "div",
     { class: "bar-row" },
     el("span", { class: "bar-name" }, String(stage.rank), layers(stage)),
     bar,
-    el("span", { class: over ? "bar-total over" : "bar-total" }, show(total)),
+    el("span", { class: over ? "bar-total over" : "bar-total" }, idle === null ? show(total) : t("stages.busy", { share: percent(1 - idle, 0) })),
   );
 }
 
@@ -98,7 +114,7 @@ function segment(group, name, value, shade, whole, show, total) {
 }
 
 function layers(stage) {
-  if (!stage.layers.length) return null;
+  if (!stage.layers?.length) return null;
   const again = stage.recomputed.reduce((a, b) => a + b, 0);
   const text = `${stage.layers.join("+")}${again ? ` ⟳${stage.recomputed.join("+")}` : ""}`;
   return el(

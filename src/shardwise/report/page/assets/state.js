@@ -9,11 +9,14 @@ export const DEFAULT = {
   global_batch: 1024,
   seq: 8192,
   runtime: "megatron",
+  dtype: "bf16",
+  optimizer: "adamw",
   only: "",
   memory_margin: "",
   gap: 0.5,
   time_limit: 60,
 };
+const BUDGET = { tokens: 1e12, price: 0 };
 const NUMBERS = ["gpus", "global_batch", "seq", "gap", "time_limit"];
 const MOST_ADDRESS = 7000;
 
@@ -32,6 +35,11 @@ export const state = {
   problem: null, // of the current view
   pins: [], // [{question, strategy, plan, view}]
   wanted: [], // pins of the address that are still to be fetched
+  step: null, // the strategy in hand: {question, strategy, cluster, faults, numbers, stages, knobs, ...}
+  trouble: null, // why a step could not be taken
+  budget: { ...BUDGET }, // of the whole run, and of a GPU and hour
+  span: null, // of the timeline: {from, to, critical, of}
+  carried: null, // in a file: the steps that it holds
   tried: "", // the strategy typed into the why-not box
   target: "",
 };
@@ -61,11 +69,17 @@ export function toAsk(question) {
     global_batch: question.global_batch,
     seq: question.seq,
     runtime: question.runtime,
-    only: question.only.trim(),
+    only: onlyOf(question),
     memory_margin: question.memory_margin.trim() || null,
     gap: question.gap / 100,
     time_limit: question.time_limit,
   };
+}
+
+/** The conditions, with what the form says of precision and optimizer where that is not the usual. */
+function onlyOf({ only, dtype, optimizer }) {
+  const words = [dtype !== DEFAULT.dtype && dtype, optimizer !== DEFAULT.optimizer && optimizer, only.trim()];
+  return words.filter(Boolean).join(" ");
 }
 
 /** Whether two questions ask the same. */
@@ -95,6 +109,12 @@ export function toAddress() {
     if (state.asked && state.run && state.run.phase === "done" && same(state.asked, state.question))
       words.set("ran", "1");
     if (state.target) words.set("to", state.target);
+    if (state.span && state.view === "inside") {
+      words.set("span", `${state.span.from},${state.span.to}`);
+      if (state.span.critical) words.set("critical", "1");
+    }
+    for (const [name, usual] of Object.entries(BUDGET))
+      if (state.budget[name] !== usual) words.set(name, state.budget[name]);
   } else if (state.selected) words.set("s", state.selected);
   words.set("lang", state.lang);
   if (state.theme !== "auto") words.set("theme", state.theme);
@@ -132,6 +152,10 @@ export function fromAddress(hash) {
     selected: words.get("s") || "",
     ran: words.get("ran") === "1",
     target: words.get("to") || "",
+    span: spanIn(words),
+    budget: Object.fromEntries(
+      Object.entries(BUDGET).map(([name, usual]) => [name, words.has(name) ? Number(words.get(name)) || 0 : usual]),
+    ),
     lang: words.get("lang"),
     theme: words.get("theme"),
     pins: words
@@ -139,6 +163,11 @@ export function fromAddress(hash) {
       .map(text => pinOf(text, question))
       .filter(Boolean),
   };
+}
+
+function spanIn(words) {
+  const [from, to] = (words.get("span") || "").split(",").map(Number);
+  return Number.isFinite(from) && Number.isFinite(to) ? { from, to, critical: words.get("critical") === "1" } : null;
 }
 
 function parsed(text) {

@@ -1,25 +1,27 @@
 // The timeline: zoom and move by mouse, touch, keyboard or buttons; a click names an action and shows what it waits for.
 
-import { el, refill } from "./dom.js";
+import { colour, el, refill } from "./dom.js";
 import { percent } from "./format.js";
 import { t, word } from "./i18n.js";
+import { keepButton, keepPng } from "./keep.js";
 import { HIDDEN, KIND, LINES, PART } from "./palette.js";
 import { hideTip, showTip } from "./tooltip.js";
 import { TimelineCanvas } from "./timeline_canvas.js";
 import { actionAt, afterAt, decode, feeds, find, nameOf, needs, partner, prepare, trafficAt } from "./timeline_data.js";
 import { memoryRanks } from "./timeline_draw.js";
 
-/** A timeline of a view; {node, redraw}. */
-export function timelineOf(view) {
+/** A timeline of a view; {node, redraw}. `kept`: {from, to, critical} to begin with; `keep(kept)`: what is looked at. */
+export function timelineOf(view, kept = null, keep = () => {}) {
   const line = prepare(view.timeline),
-    made = new Drawing(view, line);
+    made = new Drawing(view, line, keep);
+  if (kept) made.recall(kept);
   return { node: made.node, redraw: () => made.themed(), drawing: made };
 }
 
 class Drawing extends TimelineCanvas {
-  constructor(view, line) {
+  constructor(view, line, keep) {
     super(view, line);
-    Object.assign(this, { drag: null, pointers: new Map() });
+    Object.assign(this, { keep, drag: null, pointers: new Map() });
     this.canvas.setAttribute("aria-label", this.summary());
     this.info = el("div", { "class": "action-info", "aria-live": "polite" });
     const keys = el("p", { class: "hint", id: "timeline-keys" }, t("timeline.keys"));
@@ -37,6 +39,28 @@ class Drawing extends TimelineCanvas {
     this.hint();
     new ResizeObserver(() => this.later()).observe(this.canvas);
     this.themed();
+  }
+
+  /** Look at what was looked at before. */
+  recall({ from, to, critical }) {
+    if (critical && this.line.critical?.length) {
+      this.critical = new Set(this.line.critical);
+      this.node.querySelector(".critical").setAttribute("aria-pressed", "true");
+      this.hint();
+    }
+    if (to > from) super.look(from, to);
+    else this.later();
+  }
+
+  look(from, to) {
+    super.look(from, to);
+    clearTimeout(this.kept);
+    this.kept = setTimeout(() => this.remember(), 200);
+  }
+
+  remember() {
+    const rounded = value => Number(value.toPrecision(6));
+    this.keep({ from: rounded(this.from), to: rounded(this.to), critical: Boolean(this.critical) });
   }
 
   summary() {
@@ -70,6 +94,7 @@ class Drawing extends TimelineCanvas {
       ),
       this.line.critical?.length ? this.criticalButton() : null,
       this.line.lanes.length ? this.trafficButton() : null,
+      keepButton("PNG", () => keepPng(this.canvas, "timeline.png", colour("surface"))),
       this.where,
     );
   }
@@ -80,11 +105,12 @@ class Drawing extends TimelineCanvas {
       this.critical = this.critical ? null : new Set(this.line.critical);
       event.currentTarget.setAttribute("aria-pressed", this.critical ? "true" : "false");
       this.choose(null);
+      this.remember();
     };
     const on = { click: flip };
     return el(
       "button",
-      { "class": "small flip", "type": "button", "aria-pressed": "false", on },
+      { "class": "small flip critical", "type": "button", "aria-pressed": "false", on },
       t("timeline.critical"),
     );
   }

@@ -1,0 +1,175 @@
+// The strategy in hand: its knobs, what it takes, whether it fits, what it loses against the best, and the ways out.
+
+import { lookInside, pin } from "./actions.js";
+import { el, refill } from "./dom.js";
+import { bytes, count, intervalOf, memoryBelow, number, percent, seconds, signed } from "./format.js";
+import { t, word } from "./i18n.js";
+import { again, followQuestion, inHand, knobRow } from "./knobs.js";
+import { memoryBars } from "./stages.js";
+import { listen, modelName, state, update } from "./state.js";
+import { alertOf } from "./why.js";
+
+/** The card; hidden until there is a strategy. */
+export function cockpit() {
+  const parts = { head: el("div", { class: "answer-head" }), tiles: el("div", { class: "tiles" }), verdict: el("div", { class: "verdict-box", "aria-live": "polite" }), bars: el("div", { class: "hand-bars" }) };
+  const node = el(
+    "section",
+    { "class": "card cockpit", "aria-label": t("cockpit.title") },
+    parts.head,
+    knobRow(),
+    parts.tiles,
+    parts.verdict,
+    parts.bars,
+    state.live ? budgetForm() : null,
+  );
+  const draw = () => {
+    node.hidden = !state.step;
+    if (state.step) fill(node, parts, state.step);
+  };
+  listen(["step", "current", "pins", "trouble", "run"], draw);
+  listen(["selected"], () => {
+    const { selected, current, asked, question } = state;
+    if (!selected || selected === state.step?.strategy) return;
+    const own = current?.view.strategy === selected ? current.question : null;
+    inHand(own || asked || question, selected);
+  });
+  let held = state.run?.view;
+  listen(["run"], () => {
+    const found = state.run?.phase === "done" ? state.run.view : held;
+    if (found !== held) again(); // what is in hand is held against another best
+    held = found;
+  });
+  let waiting = 0;
+  listen(["question"], () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(followQuestion, 120);
+  });
+  draw();
+  return node;
+}
+
+function fill(node, parts, step) {
+  node.classList.toggle("impossible", step.faults.length > 0);
+  node.classList.toggle("over", Boolean(step.numbers && step.numbers.fits === "no"));
+  refill(parts.head, head(step));
+  if (step.numbers) {
+    refill(parts.tiles, tiles(step));
+    refill(parts.bars, memoryBars(step.stages, step.numbers.usable_memory || step.numbers.fits_limit, step.numbers.memory_limit));
+  }
+  refill(parts.verdict, state.trouble ? alertOf(state.trouble) : verdict(step));
+}
+
+function head(step) {
+  const ready = state.current && state.current.view.strategy === step.strategy;
+  const best = state.run?.view?.strategy || state.carried?.steps[0].strategy;
+  const { question } = step;
+  return [
+    el(
+      "div",
+      {},
+      el("h2", {}, `${question ? modelName(question) : state.current.view.title} · ${step.cluster}`),
+      el("p", { class: "hand" }, el("code", {}, step.strategy)),
+    ),
+    el(
+      "div",
+      { class: "heading-buttons" },
+      best && best !== step.strategy && (state.asked || !state.live)
+        ? el("button", { type: "button", class: "back", on: { click: () => back(best) } }, t("cockpit.back"))
+        : null,
+      state.live ? el("button", { type: "button", disabled: !ready, on: { click: () => pin(state.current) } }, t("pin.on")) : null,
+      el("button", { class: "primary", type: "button", disabled: step.faults.length > 0 || !(state.live || ready), on: { click: () => lookInside(question, step.strategy) } }, t("plan.inside")),
+    ),
+  ];
+}
+
+function back(best) {
+  if (state.live) update({ question: state.asked });
+  inHand(state.asked, best);
+}
+
+function tiles(step) {
+  const n = step.numbers;
+  return [
+    tile("iteration", seconds(n.iteration_seconds), intervalOf(n.interval, seconds)),
+    tile("tokens", number(n.tokens_per_second_per_gpu), t("tile.tokens")),
+    tile("mfu", percent(n.mfu), t("tile.bubble.share", { share: percent(n.bubble) })),
+    tile("memory", bytes(n.total_bytes), memoryBelow(n, bytes), n.fits),
+    step.budget ? tile("run", t("tile.days", { days: number(step.budget.days, step.budget.days < 10 ? 1 : 0) }), costOf(step.budget)) : null,
+  ];
+}
+
+function costOf(run) {
+  const hours = t("tile.hours", { hours: count(run.gpu_hours) });
+  return run.cost ? `${hours} · $${count(run.cost)}` : hours;
+}
+
+const tile = (name, value, below, fits) =>
+  el(
+    "div",
+    { class: `tile ${name}` },
+    el("span", { class: "tile-name", title: t(`tile.${name}.tip`) }, t(`tile.${name}.name`), fits ? el("span", { class: `fits ${fits}` }, t(`fits.${fits}`)) : null),
+    el("strong", {}, value),
+    el("small", {}, below),
+  );
+
+/** What cannot be run, or what is lost against the best, and what would help. */
+function verdict(step) {
+  if (step.faults.length) return el("div", { class: "alert", role: "alert" }, el("p", {}, step.faults[0]), el("p", {}, t("cockpit.faults")));
+  return [el("p", { class: "lost" }, lost(step)), step.ways ? ways(step) : null];
+}
+
+function lost({ beside, strategy }) {
+  if (!beside) return strategy === state.run?.view?.strategy ? t("cockpit.best") : "";
+  const weight = part => part.lost * Math.sign(beside.slower),
+    most = beside.parts.length ? weight(beside.parts[0]) : 0;
+  const parts = beside.within_error ? [] : beside.parts.filter(part => weight(part) > 0.15 * most);
+  const named = parts.map(part => `${word("ledger", part.name)} ${part.lost > 0 ? "+" : "−"}${seconds(Math.abs(part.lost), 3)}`).join(", ");
+  const share = signed(beside.slower),
+    near = beside.within_error ? ` (${t(`within.${beside.likely || "error"}`)})` : "";
+  return t(named ? "cockpit.lost.parts" : "cockpit.lost", { share, near, parts: named });
+}
+
+function ways(step) {
+  if (!step.ways.length) return null;
+  return el(
+    "div",
+    { class: "ways" },
+    el("span", {}, t("cockpit.ways")),
+    step.ways.map(way =>
+      el(
+        "button",
+        { class: "small way", type: "button", title: way.strategy, on: { click: () => inHand(step.question, way.strategy) } },
+        `${way.change} · ${seconds(way.seconds)} · ${bytes(way.bytes, 1)}`,
+      ),
+    ),
+  );
+}
+
+/** Tokens of the run and what an hour of a GPU costs: days and money follow at once. */
+function budgetForm() {
+  const set = (name, value) => {
+    update({ budget: { ...state.budget, [name]: value } });
+    again();
+  };
+  const field = (name, shown, read, more) =>
+    el(
+      "label",
+      {},
+      t(`budget.${name}`),
+      el("input", { type: "text", id: `budget-${name}`, inputmode: "decimal", value: shown, autocomplete: "off", on: { change: event => set(name, read(event.target.value)) }, ...more }),
+    );
+  return el(
+    "div",
+    { class: "budget" },
+    field("tokens", state.budget.tokens ? count(state.budget.tokens) : "", counted, { placeholder: "1T" }),
+    field("price", state.budget.price || "", counted, { placeholder: "2.5" }),
+  );
+}
+
+/** `15T` -> 15e12; nothing where it is no number. */
+export function counted(text) {
+  const found = /^\s*\$?([\d.,]+(?:e\d+)?)\s*([kmbgt]?)/i.exec(text);
+  const scale = { k: 1e3, m: 1e6, b: 1e9, g: 1e9, t: 1e12 }[found?.[2].toLowerCase()] || 1;
+  const value = found ? Number(found[1].replace(/,/g, "")) * scale : 0;
+  return Number.isFinite(value) ? value : 0;
+}
