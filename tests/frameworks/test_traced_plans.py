@@ -202,3 +202,16 @@ def test_fields_that_follow_from_the_trace_cannot_say_otherwise(tmp_path):
     with pytest.raises(InputError, match="does not agree with layers"):
         shardwise.load_model(file)
     assert traced_model("unet", unet().traced) == unet()
+
+
+def test_launches_that_may_bound_a_step_are_told_and_reached_by_the_interval():
+    from shardwise.report.estimate import notes
+
+    small = estimated(small_llama(), "dp16 mbs1 gbs16 seq256")
+    assert any("launches may bound it" in note for note in notes(small))
+    low, high = small.iteration_seconds_interval
+    assert high / small.iteration_seconds > 1.5
+    large = estimated(plain_llama(), "dp16 mbs4 gbs64 seq4096")
+    assert not any("launches may bound it" in note for note in notes(large))
+    assert large.iteration_seconds_interval[1] / large.iteration_seconds < 1.2
+    assert low < small.iteration_seconds < high

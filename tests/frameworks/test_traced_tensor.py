@@ -148,3 +148,19 @@ def test_one_matrix_as_a_column_and_as_a_row_stays_whole():
     found = traced("traced_ranks.py:twice", "x=1x16x64").traced
     assert found.ways in {1, 64}
     assert all(op.cut is None or op.cut.params in {0, 64 * 64, 64 * 64 + 64} for kind in found.kinds for op in kind.ops)
+
+
+def test_layers_that_are_copies_of_one_are_followed_as_any():
+    found = traced("traced_ranks.py:copies", "x=1x16x128").traced
+    again = traced("traced_ranks.py:made", "x=1x16x128").traced
+    assert found.kinds == again.kinds
+    assert found.ways == again.ways > 1
+    assert sum(op.kept[0] for op in found.kinds[0].ops) == 0.0  # no weight counts as kept
+
+
+def test_one_head_of_keys_stays_whole_beside_cut_queries():
+    found = traced("traced_ranks.py:one_key", "x=1x16x64").traced
+    assert found.ways == 4
+    cut = {op.name: op.cut.params for op in found.kinds[0].ops if op.cut}
+    assert cut["q"] == cut["o"] == 64 * 64
+    assert "k" not in cut or not cut["k"]

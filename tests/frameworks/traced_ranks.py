@@ -1,5 +1,7 @@
 """Modules as one rank of tensor parallel has them, by hand: `test_traced_tensor.py` holds cut ones to them."""
 
+import copy
+
 import torch.nn.functional as fn
 from torch import nn
 from traced_models import DitBlock, Llama, LlamaBlock
@@ -169,3 +171,43 @@ class Twice(nn.Module):
 
 def twice():
     return Stack(Twice(), Twice())
+
+
+class Coder(nn.Module):
+    """Torch's own layers, made one by one or as copies of the first."""
+
+    def __init__(self, *, copied):
+        super().__init__()
+        first = nn.TransformerEncoderLayer(128, 8, 512, batch_first=True)
+        more = (nn.TransformerEncoderLayer(128, 8, 512, batch_first=True) for _ in range(2))
+        self.layers = nn.ModuleList([first, *((copy.deepcopy(first) for _ in range(2)) if copied else more)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x.float().square().mean()
+
+
+def copies():
+    return Coder(copied=True)
+
+
+def made():
+    return Coder(copied=False)
+
+
+class OneKey(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.o = _plain(64, 64), _plain(64, 16), _plain(64, 16), _plain(64, 64)
+
+    def forward(self, x, _):
+        b, s, _ = x.shape
+        q = self.q(x).view(b, s, 4, 16).transpose(1, 2)
+        k, v = (one(x).view(b, s, 1, 16).transpose(1, 2) for one in (self.k, self.v))
+        y = fn.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+        return x + self.o(y.transpose(1, 2).flatten(2))
+
+
+def one_key():
+    return Stack(OneKey(), OneKey())

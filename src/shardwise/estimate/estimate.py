@@ -14,7 +14,16 @@ from shardwise.cost.reach import kernel_notes
 from shardwise.cost.states import sharding_of
 from shardwise.cost.update import Beside, Update, beside_of, data_groups, hidden, update_of
 from shardwise.estimate.imbalance import waiting_of
-from shardwise.estimate.intervals import Spread, around, causes_of, launch_bound, probability, spread_of
+from shardwise.estimate.intervals import (
+    Spread,
+    around,
+    causes_of,
+    late_host,
+    launch_bound,
+    probability,
+    spread_of,
+    widened,
+)
 from shardwise.estimate.mfu import model_flops, tower_flops
 from shardwise.estimate.passes import (
     Passes,
@@ -305,7 +314,17 @@ def _width(setup: Setup, time: Ledger) -> Spread:
     """How far predictions on one kind of GPU are off."""
     name, calibration = setup.runtime.name, setup.calibration
     causes = causes_of(setup.model, setup.cluster, setup.strategy.dtype, name, calibration, time)
-    return spread_of(causes, name, calibration, setup.cluster.site, launch_bound(time))
+    found = spread_of(causes, name, calibration, setup.cluster.site, launch_bound(time))
+    return widened(found, late_host(setup.model, _launches(setup), time.value))
+
+
+def _launches(setup: Setup) -> float:
+    """Seconds that the host of the busiest rank launches kernels in an iteration, by themselves; of traced modules."""
+    if not setup.model.traced:
+        return 0.0
+    ranks = (setup.rank_chunks(rank) for rank in range(setup.strategy.pp))
+    each = (sum(part.host for one in rank for part in (one.f, one.i, one.w, one.recompute)) for rank in ranks)
+    return setup.strategy.microbatches * max(each)
 
 
 def _host_bytes(setup: Setup) -> float:
@@ -400,4 +419,13 @@ def _time_ledger(
     parts.append(Ledger("weight gathering", update.gather_exposed))
     parts.append(Ledger("optimizer", update.optimizer))
     parts.append(Ledger("framework", fixed))
-    return ledger("iteration", parts)
+    return ledger("iteration", parts, _late(setup, sum(part.value for part in parts)))
+
+
+def _late(setup: Setup, seconds: float) -> str:
+    """That a traced module's step may take as long as its launches."""
+    late = late_host(setup.model, _launches(setup), seconds)
+    if late <= 1.0:
+        return ""
+    told = f"launches may bound it: by themselves {_launches(setup) * 1e3:.0f} ms, and a slow host takes up to"
+    return f"{told} {late * seconds * 1e3:.0f} ms with the Python between them; take more samples a micro batch"

@@ -40,6 +40,10 @@ TRACED = "traced module"
 ASSUMED_WIDTHS = {LAYERS: {"time": 0.25, "memory": 0.12}, TRACED: {"time": 0.105, "memory": 0.04}}
 """Causes that no published run has: recurrences and chosen keys are priced by what their kernels do, no more; nine in
 ten of 18 traced steps that nothing was fitted to lie within 12% (`benchmarks/kinds.py`)."""
+LATE_HOST = 5.6
+"""What the host may take over what launches take by themselves, of a traced module, whose own Python runs between them:
+two steps of one H200 that the host bound took 3.8 and 4.2 times as long (T5 and MiniMax, whose operators were looked
+at), and that host was a third slower from one hour to the next."""
 CAUSES = (ANY, NODES, MOE, LOW, LAUNCH, SOFTWARE, GPU, PARTIAL, COMPOSED)
 UNSEEN = frozenset({SOFTWARE, GPU})
 
@@ -106,6 +110,19 @@ def launch_bound(time: Ledger) -> float:
     waiting = sum(part.value for part in time.leaves() if part.name == "waiting for launches")
     share = waiting / time.value if time.value else 0.0
     return min(1.0, max(0.0, (share - BARELY) / (WAITING - BARELY)))
+
+
+def late_host(model: Model | None, host: float, seconds: float) -> float:
+    """What launches may take over a prediction, where a traced module waits for a late host; at most 1: it does not.
+
+    `host`: seconds of an iteration that launches take by themselves.
+    """
+    return LATE_HOST * host / seconds if model is not None and model.traced and seconds else 0.0
+
+
+def widened(spread: Spread, late: float) -> Spread:
+    """The width up to where a late host would have it."""
+    return Spread(spread.time + log(late), spread.memory) if late > 1.0 else spread
 
 
 def _nodes_known(cluster: Cluster, calibration: Calibration) -> bool:

@@ -274,7 +274,7 @@ def notes(found: Estimate) -> list[str]:
 
 def ledger_notes(found: Estimate) -> list[str]:
     """Notes of the ledger of time that are no matter of course: every large run has stragglers."""
-    parts = (part for part in found.time.leaves() if part.note and part.name != "stragglers")
+    parts = (part for part in (found.time, *found.time.leaves()) if part.note and part.name != "stragglers")
     return list(dict.fromkeys(f"{part.name}: {part.note}" for part in parts))
 
 

@@ -51,7 +51,7 @@ def cast(module: Module, dtype: ElementType) -> None:
 def fake() -> Iterator[Callable[[Path, str], Module]]:
     """Inside it tensors have shapes and no values; gives what loads a module from a file."""
     try:
-        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
     except ImportError as error:
         raise MissingExtraError("tracing a module", "torch") from error
     from torch.nn import init
@@ -59,16 +59,29 @@ def fake() -> Iterator[Callable[[Path, str], Module]]:
     from shardwise.frameworks.torch.trace_record import KnownValues
 
     logger = logging.getLogger("torch._subclasses.fake_tensor")
-    level, drawn = logger.level, init._no_grad_trunc_normal_
+    level, drawn, copied = logger.level, init._no_grad_trunc_normal_, FakeTensor.__deepcopy__
     logger.setLevel(logging.CRITICAL)  # it prints tracebacks of what we tell in a sentence
     try:
         # it looks at what it has drawn, which fake tensors cannot
         init._no_grad_trunc_normal_ = lambda tensor, *_, **__: tensor
+        FakeTensor.__deepcopy__ = _copied  # type: ignore[method-assign]
         with FakeTensorMode(allow_non_fake_inputs=True), KnownValues():
             yield built
     finally:
+        FakeTensor.__deepcopy__ = copied  # type: ignore[method-assign]
         logger.setLevel(level)
         init._no_grad_trunc_normal_ = drawn
+
+
+def _copied(tensor: Any, memo: dict[int, Any]) -> Any:  # noqa: ANN401
+    """A copy with memory of its own: torch's has one that its views do not share (layers that are copies of one)."""
+    import torch
+
+    if id(tensor) not in memo:
+        made = torch.empty_like(tensor.detach())
+        parameter = isinstance(tensor, torch.nn.Parameter)
+        memo[id(tensor)] = torch.nn.Parameter(made, tensor.requires_grad) if parameter else made
+    return memo[id(tensor)]
 
 
 def built(path: Path, name: str) -> Module:

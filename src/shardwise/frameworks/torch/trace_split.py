@@ -267,7 +267,7 @@ class _PairWalk:
         for place, value in enumerate(node.ins):
             part = self.part(value)
             if part and part.dim != 1:
-                raise _NeedsWhole(node, origins)
+                raise _NeedsWhole(node, part.origins)
             if part is None and (place == 0 or (place < 3 and value.shape[1] > 1)):
                 raise _NeedsWhole(node, origins)
             if part is None:
