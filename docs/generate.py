@@ -43,6 +43,9 @@ def refresh() -> None:
         if after != before:
             path.write_text(after, encoding="utf-8")
             print(f"{path.relative_to(DOCS.parent)}: outputs written anew")
+    for translated, original in console.TRANSLATIONS.items():
+        text = console.alike(translated.read_text(encoding="utf-8"), original.read_text(encoding="utf-8"))
+        translated.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def test_python_blocks_run(path, tmp_path, monkeypatch):
         exec(compile(block, str(path), "exec"), {})  # noqa: S102 - our own pages
 
 
-@pytest.mark.parametrize("path", PAGES, ids=NAMES)
+@pytest.mark.parametrize("path", [*PAGES, *console.TRANSLATIONS], ids=lambda path: path.name)
 def test_links_lead_somewhere(path):
     for link in re.findall(r"\]\(([^)#\s]+)", path.read_text(encoding="utf-8")):
         assert link.startswith("http") or (path.parent / link).exists(), link
@@ -72,6 +72,13 @@ def test_every_page_says_its_name_once():
     for path in PAGES[1:]:
         text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
         assert len(re.findall(r"^# ", text, re.MULTILINE)) == 1, path
+
+
+@pytest.mark.parametrize("translated", console.TRANSLATIONS, ids=lambda path: path.name)
+def test_a_translation_shows_the_commands_and_answers_of_the_original(translated):
+    text, original = (path.read_text(encoding="utf-8") for path in (translated, console.TRANSLATIONS[translated]))
+    assert console.alike(text, original) == text, f"{translated} is old: run make docs-outputs"
+    assert re.findall(r"^## ", text, re.MULTILINE), "a page without parts"
 
 
 def test_comparing_forgives_only_times_of_computing():

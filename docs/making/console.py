@@ -20,7 +20,10 @@ from making import DOCS
 from shardwise.cli.main import run as shardwise
 from shardwise.inputs import lookup
 
-PAGES = (DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md")))
+_ALL = (*sorted(DOCS.parent.glob("README*.md")), *sorted(DOCS.rglob("*.md")))
+PAGES = tuple(path for path in _ALL if not path.name.endswith(".zh.md"))
+TRANSLATIONS = {path: path.with_name(path.name.replace(".zh.md", ".md")) for path in _ALL if path not in PAGES}
+"""A page in Chinese -> the page whose commands and answers it shows; they are run there alone."""
 BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 OTHER_PROGRAMS = {"cat", "head", "ls", "tail"}
 """Programs beside ours that a page may use to look at what was written."""
@@ -105,6 +108,17 @@ def agrees(shown: str, printed: str) -> bool:
             return False
         at = found + len(piece)
     return len(printed) - at >= len(last) and printed.endswith(last)
+
+
+def alike(translated: str, original: str) -> str:
+    """The translated page with the answers that its commands have in the original; others are left out."""
+    shown = {command.text: command.shown for command in commands(original)}
+    for command in commands(translated):
+        line = f"$ {command.text}\n"
+        old = f"{line}{command.shown}\n" if command.shown else line
+        answer = shown[command.text]
+        translated = translated.replace(old, f"{line}{answer}\n" if answer else line, 1)
+    return translated
 
 
 def refreshed(text: str, folder: Path) -> str:

@@ -9,6 +9,7 @@ from io import StringIO
 from pathlib import Path
 
 import shardwise
+from making.diagrams import DIAGRAMS
 from shardwise.cli.main import run
 
 PICTURES = {
@@ -33,7 +34,8 @@ def draw(folder: Path) -> None:
             code = run([*shlex.split(command), str(folder / f"{name}.svg"), "--quiet"])
         if code:
             raise RuntimeError(f"shardwise {command}: exit code {code}")
-    (folder / "notebook.svg").write_text(_bars(), encoding="utf-8")
+    for name, drawn in {"notebook": _bars, **DIAGRAMS}.items():
+        (folder / f"{name}.svg").write_text(drawn(), encoding="utf-8")
 
 
 def _bars() -> str:
