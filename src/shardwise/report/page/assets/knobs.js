@@ -104,7 +104,8 @@ function follow() {
 }
 
 /** Ask again for what is in hand: the price has changed, or the best that it is held against. */
-export const again = () => (queue = queue.then(() => state.step && take(state.step.question, state.step.strategy)));
+export const again = () =>
+  (queue = queue.then(follow).then(() => state.step && take(state.step.question, state.step.strategy)));
 
 function turned(knob, choice) {
   const { question, strategy } = state.step;
@@ -122,7 +123,7 @@ function questionAfter(question, knob, choice) {
 
 /** Turn a knob by so many values, or to one; turns that come fast wait for each other. */
 function turn(name, pick) {
-  queue = queue.then(() => {
+  queue = queue.then(follow).then(() => {
     const knob = state.step?.knobs.find(one => one.name === name);
     const choice = knob && pick(knob);
     return choice && !choice.fault && choice.value !== knob.value ? turned(knob, choice) : null;
