@@ -80,6 +80,9 @@ def test_steps_come_one_after_the_other_however_fast_they_are_pressed(look):
     page.wait_for_function("() => document.querySelector('#field-gpus').value === '16'")
     assert "dp4" in page.inner_text(HAND)
     page.fill("#field-seq", "2048")
+    page.fill("#budget-price", "2.5")  # at once: neither undoes the other
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".cockpit .tile.run small:has-text('$')")
     page.wait_for_function("() => document.querySelector('.cockpit .hand').innerText.includes('seq2048')")
 
 
@@ -115,6 +118,13 @@ def test_days_and_money_follow_what_is_typed(look):
     page.fill("#budget-price", "2.5")
     page.keyboard.press("Enter")
     page.wait_for_selector(".cockpit .tile.run small:has-text('$')")
+    page.fill("#budget-days", "600")
+    page.keyboard.press("Enter")
+    page.click(".budget button:has-text('GPUs')")
+    page.wait_for_function("() => Number(document.querySelector('#field-gpus').value) > 8")
+    page.wait_for_function(
+        "() => parseFloat(document.querySelector('.tile.run strong').innerText.replace(',', '')) < 2000"
+    )
     assert "tokens=15000000000000" in page.url
     assert "price=2.5" in page.url
 

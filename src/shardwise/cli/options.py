@@ -207,6 +207,36 @@ def asks(verb: F) -> F:
     return collected  # type: ignore[return-value]
 
 
+def fixes(verb: F) -> F:
+    """Every flag of a strategy as `asks` has it, unseen: `--tp 2` is a word of --fix, and Megatron's spelling too."""
+
+    def collected(**options: Any) -> Any:  # noqa: ANN401 - whatever the verb takes and returns
+        given = {name: options.pop(name) for name in names}
+        words = [_fixed(name, value) for name, value in given.items() if value is not None]
+        return verb(fix=(*options.pop("fix"), *words), **options)
+
+    collected.__name__, collected.__doc__ = verb.__name__, verb.__doc__
+    shared = [_flag(doc) for doc in describe(Strategy) if doc.name not in _ASKED]
+    names = [flag.name for flag in shared]
+    for flag in shared:
+        flag.hidden = True
+    params: list[click.Parameter] = list(getattr(verb, "__click_params__", []))
+    collected.__click_params__ = [*params, *reversed(shared)]  # type: ignore[attr-defined]
+    return collected  # type: ignore[return-value]
+
+
+_ASKED = frozenset({"global_batch", "seq", "documents", "packing", "runtime"})
+"""Fields that `plan` has an option of its own for."""
+_FIX = {"micro_batch": "mbs", "zero_group": "hsdp", "dispatcher": "dispatch", "cuda_graphs": "graphs"}
+
+
+def _fixed(name: str, value: object) -> str:
+    """A field as a word of --fix."""
+    said = {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+    text = "".join(str(said).split())
+    return f"lora{text}" if name == "lora" else f"{_FIX.get(name, name)}={text}"
+
+
 def _requested(options: dict[str, Any]) -> dict[str, Any]:
     """The options as `api.ask` takes them."""
     switches = {

@@ -14,6 +14,7 @@ from shardwise.cli.options import (
     PACKINGS,
     Number,
     executor_options,
+    fixes,
     several,
     share,
     typed_options,
@@ -47,7 +48,10 @@ _options = several(
         "--only", multiple=True, metavar="CONDITIONS", help='Limits of the axes, such as "tp<=8 zero1 vpp=1".'
     ),
     click.option(
-        "--fix", multiple=True, metavar="WORDS", help='Values that are given, such as "pp=4", "fp8" or "nosp".'
+        "--fix",
+        multiple=True,
+        metavar="WORDS",
+        help='Values that are given, such as "pp=4", "fp8" or "nosp"; or as for estimate: --pp 4.',
     ),
     click.option(
         "--memory",
@@ -97,6 +101,7 @@ def _moved(_context: click.Context, _option: click.Parameter, value: str | None)
 @plan_report_options
 @markdown_option
 @output_options
+@fixes
 @click.pass_context
 def command(context: click.Context, /, output: Output, **options: Any) -> int:  # noqa: ANN401
     """Find out how to split a model: which plan to run, the fastest, the simplest, and the nearest measured run.

@@ -11,7 +11,7 @@ import { alertOf } from "./why.js";
 
 /** The card; hidden until there is a strategy. */
 export function cockpit() {
-  const parts = { head: el("div", { class: "answer-head" }), tiles: el("div", { class: "tiles" }), verdict: el("div", { class: "verdict-box", "aria-live": "polite" }), bars: el("div", { class: "hand-bars" }) };
+  const parts = { head: el("div", { class: "answer-head" }), tiles: el("div", { class: "tiles" }), verdict: el("div", { class: "verdict-box", "aria-live": "polite" }), bars: el("div", { class: "hand-bars" }), time: el("span", { "aria-live": "polite" }) };
   const node = el(
     "section",
     { "class": "card cockpit", "aria-label": t("cockpit.title") },
@@ -20,13 +20,13 @@ export function cockpit() {
     parts.tiles,
     parts.verdict,
     parts.bars,
-    state.live ? budgetForm() : null,
+    state.live ? budgetForm(parts.time) : null,
   );
   const draw = () => {
     node.hidden = !state.step;
     if (state.step) fill(node, parts, state.step);
   };
-  listen(["step", "current", "pins", "trouble", "run"], draw);
+  listen(["step", "current", "pins", "trouble", "run", "budget"], draw);
   listen(["selected"], () => {
     const { selected, current, asked, question } = state;
     if (!selected || selected === state.step?.strategy) return;
@@ -56,6 +56,7 @@ function fill(node, parts, step) {
     refill(parts.tiles, tiles(step));
     refill(parts.bars, memoryBars(step.stages, step.numbers.usable_memory || step.numbers.fits_limit, step.numbers.memory_limit));
   }
+  refill(parts.time, step.numbers ? inTime(step) : null);
   refill(parts.verdict, state.trouble ? alertOf(state.trouble) : verdict(step));
 }
 
@@ -146,10 +147,10 @@ function ways(step) {
 }
 
 /** Tokens of the run and what an hour of a GPU costs: days and money follow at once. */
-function budgetForm() {
+function budgetForm(place) {
   const set = (name, value) => {
     update({ budget: { ...state.budget, [name]: value } });
-    again();
+    if (name !== "days") again();
   };
   const field = (name, shown, read, more) =>
     el(
@@ -163,7 +164,29 @@ function budgetForm() {
     { class: "budget" },
     field("tokens", state.budget.tokens ? count(state.budget.tokens) : "", counted, { placeholder: "1T" }),
     field("price", state.budget.price || "", counted, { placeholder: "2.5" }),
+    field("days", state.budget.days || "", counted, { placeholder: "20" }),
+    place,
   );
+}
+
+/** GPUs with which the same split would take so many days, were replicas to scale: as many as share the batch evenly. */
+function enough({ strategy, budget: run }, days) {
+  const of = name => Number(new RegExp(`\\b${name}(\\d+)`).exec(strategy)?.[1] || 1);
+  const most = Math.floor(of("gbs") / of("mbs"));
+  let dp = Math.max(1, Math.ceil((of("dp") * run.days) / days));
+  while (dp < most && of("gbs") % (dp * of("mbs"))) dp += 1;
+  return dp <= most && of("gbs") % (dp * of("mbs")) === 0 ? of("tp") * of("pp") * of("cp") * dp : null;
+}
+
+/** The way to a run of so many days; what it then really takes is seen when it is taken. */
+function inTime(step) {
+  const { days } = state.budget;
+  if (!state.live || !days || !step.budget) return null;
+  const gpus = enough(step, days);
+  if (!gpus) return el("span", {}, t("budget.never", { days: number(days) }));
+  if (gpus === state.question.gpus) return null;
+  const on = { click: () => update({ question: { ...state.question, gpus } }) };
+  return el("button", { class: "small", type: "button", on }, t("budget.enough", { days: number(days), gpus: number(gpus) }));
 }
 
 /** `15T` -> 15e12; nothing where it is no number. */

@@ -82,6 +82,9 @@ export const en = {
   "cockpit.faults": "The numbers below are those of the last strategy that can run.",
   "cockpit.ways": "Cheapest ways out:",
   "budget.tokens": "Tokens of the run",
+  "budget.days": "Finish in days",
+  "budget.enough": "{days} days: about {gpus} GPUs",
+  "budget.never": "{days} days: the batch has too few samples for so many replicas of this split",
   "budget.price": "Price of a GPU-hour, $",
 
   "form.title": "Question",

@@ -48,14 +48,16 @@ export function carriedStep({ knobs, steps }, which) {
 
 /** Ask for a strategy and put it in hand; true where that went well. */
 async function take(question, strategy, change = "") {
-  const own = ++ticket;
+  const own = ++ticket,
+    before = state.question;
   moveOn();
   try {
     const found = state.live
       ? await stepOf(asking(question, strategy, change ? { change } : {}))
       : carriedStep(state.carried, strategy);
     if (own !== ticket || !found) return false;
-    update({ question, step: { question, ...found }, selected: found.strategy, trouble: null });
+    const typed = state.question !== before; // while we asked: that stays, and is followed
+    update({ ...(typed ? {} : { question }), step: { question, ...found }, selected: found.strategy, trouble: null });
     rest(question, found);
     return true;
   } catch (error) {
@@ -102,7 +104,8 @@ function follow() {
 }
 
 /** Ask again for what is in hand: the price has changed, or the best that it is held against. */
-export const again = () => state.step && inHand(state.step.question, state.step.strategy);
+export const again = () =>
+  (queue = queue.then(follow).then(() => state.step && take(state.step.question, state.step.strategy)));
 
 function turned(knob, choice) {
   const { question, strategy } = state.step;
@@ -120,7 +123,7 @@ function questionAfter(question, knob, choice) {
 
 /** Turn a knob by so many values, or to one; turns that come fast wait for each other. */
 function turn(name, pick) {
-  queue = queue.then(() => {
+  queue = queue.then(follow).then(() => {
     const knob = state.step?.knobs.find(one => one.name === name);
     const choice = knob && pick(knob);
     return choice && !choice.fault && choice.value !== knob.value ? turned(knob, choice) : null;

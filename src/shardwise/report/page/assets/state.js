@@ -16,7 +16,7 @@ export const DEFAULT = {
   gap: 0.5,
   time_limit: 60,
 };
-const BUDGET = { tokens: 1e12, price: 0 };
+const BUDGET = { tokens: 1e12, price: 0, days: 0 };
 const NUMBERS = ["gpus", "global_batch", "seq", "gap", "time_limit"];
 const MOST_ADDRESS = 7000;
 

@@ -82,6 +82,9 @@ export const zh = {
   "cockpit.faults": "下面的数字属于上一个可运行的策略。",
   "cockpit.ways": "代价最低的办法：",
   "budget.tokens": "训练总 token 数",
+  "budget.days": "希望完成的天数",
+  "budget.enough": "{days} 天：约需 {gpus} 个 GPU",
+  "budget.never": "{days} 天：批大小不足以分给这么多副本",
   "budget.price": "每 GPU 小时价格（美元）",
 
   "form.title": "问题",
