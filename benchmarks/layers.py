@@ -13,7 +13,8 @@ from statistics import fmean
 from typing import Any
 
 from shardwise.cost.chunk import combined
-from shardwise.cost.layer import PLAIN, Seconds
+from shardwise.cost.layer import PLAIN
+from shardwise.cost.seconds import Seconds
 from shardwise.estimate.setup import block_of, setup_of
 from shardwise.frameworks.load import load_cluster
 from shardwise.inputs.load import load_runtime, load_site

@@ -44,14 +44,14 @@ VERBS = {
     "time_limit workers executor address report stop",
     "plan_of": "found plan memory_limit",
     "plan_operators": "model cluster global_batch seq runtime profiles profile layers layer_ops runs_with gpus "
-    "gpus_per_node memory microbatches stages most_tp compatible compatible_space zero schedule compare p2p_overlap "
-    "method start hops trials measured_memory best time_limit workers executor address report stop",
+    "gpus_per_node memory microbatches stages most_tp compatible compatible_space zero schedule operators_only "
+    "compare p2p_overlap method start hops trials measured_memory best time_limit workers executor address report stop",
     "rank_allocations": "plan rank runtime",
     "rank_passes": "plan rank runtime",
     "read_plan": "path",
     "read_problem": "problem init peaks peak times model pp vpp microbatches memory low_memory seq_split train "
     "schedule hop empty confidence",
-    "rehearse": "plan rank device builder read repeats result",
+    "rehearse": "plan rank device builder read repeats result trace",
     "schedule": "name pp vpp microbatches costs hop placement memory_limit free_at_input_grad objective group splits "
     "plan compare runnable transfer contention offload effort time_limit report",
     "simulate": "source costs hop memory_limit free_at_input_grad transfer offload contention combine copies",

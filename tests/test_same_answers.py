@@ -303,8 +303,10 @@ def test_plan_operators(cli):
         words = ("gpt-2-124m", "-c", f"{gpus}xh100", "--global-batch", batch, "--seq", 1024)
         _, data = cli("plan-operators", *words)
         assert (data["cost"]["seconds"], data["bound"]) == (found.cost.seconds, found.bound)
+        best = found.whole and found.whole.fastest
+        assert (data["seconds"], data["strategy"]) == (found.seconds, str(best.strategy) if best else None)
         replicas = found.plan.stages[0].layouts[0].dp
-        own = shardwise.plan_of(found).strategy.micro_batch
+        own = shardwise.plan_of(replace(found, whole=None)).strategy.micro_batch
         assert found.plan.samples == replicas * own  # a micro batch is of one replica, samples are of all
         assert data["plan"]["microbatches"] == batch // found.plan.samples
 

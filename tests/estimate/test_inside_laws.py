@@ -63,9 +63,12 @@ def test_operators_fill_their_pass_and_reach_its_highest_points(cases):
 
 
 def test_allocations_reach_the_peak_and_never_pass_it(cases):
-    """Of several unequal chunks the estimate takes the worst pass at the fullest moment, which may not meet."""
+    """Of several unequal chunks the estimate takes the worst pass at the fullest moment, which may not meet; nor may
+    they in an order that was searched for, which is fullest while a weight's gradient waits.
+    """
     for case, setup, found, whole in cases:
         for rank in {0, case.strategy.pp - 1}:
             share = allocations_of(setup, whole, rank).peak / found.memory[rank].peak.value
             assert share <= 1 + 1e-9, str(case)
-            assert case.strategy.vpp > 1 or share >= 1 - 1e-6, str(case)
+            apart = 0.01 if case.strategy.schedule == "auto" else 1e-6
+            assert case.strategy.vpp > 1 or share >= 1 - apart, str(case)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from drawn import LAWS, MADE_FROM_COSTS, drawn, held
 
-from shardwise.cost.layer import meet
+from shardwise.cost.seconds import meet
 from shardwise.cost.update import windows
 from shardwise.estimate.advice import advise
 from shardwise.estimate.estimate import estimate

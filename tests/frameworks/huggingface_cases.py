@@ -180,10 +180,13 @@ CASES: dict[str, tuple[dict[str, Any], float, str]] = {
                 "sliding_window": 1024, "sliding_window_pattern": 6, "rope_scaling": {"factor": 8.0,
                 "rope_type": "linear"},
             },
-            "vision_config": {"hidden_size": 1152, "num_hidden_layers": 27, "model_type": "siglip_vision_model"},
+            "vision_config": {
+                "hidden_size": 1152, "num_hidden_layers": 27, "model_type": "siglip_vision_model", "image_size": 896,
+                "patch_size": 14, "num_attention_heads": 16, "intermediate_size": 4304, "vision_use_head": False,
+            },
         },
-        11.766,
-        "arXiv 2503.19786, table 1: 1,012M + 10,759M",
+        12.187,
+        "arXiv 2503.19786, table 1: 417M + 1,012M + 10,759M",
     ),
     "phi-2": (
         {
@@ -410,10 +413,14 @@ CASES: dict[str, tuple[dict[str, Any], float, str]] = {
                 "intermediate_size_mlp": 16384, "interleave_moe_layer_step": 1, "num_local_experts": 16,
                 "num_experts_per_tok": 1, "attention_chunk_size": 8192, "attention_bias": False,
             },
-            "vision_config": {"hidden_size": 1408},
+            "vision_config": {
+                "hidden_size": 1408, "intermediate_size": 5632, "num_hidden_layers": 34, "num_attention_heads": 16,
+                "image_size": 336, "patch_size": 14, "vision_output_dim": 4096, "projector_input_dim": 4096,
+                "projector_output_dim": 4096,
+            },
         },
-        107.77,
-        "weight files (108.64B) less the vision tower",
+        108.64,
+        "weight files (108.64B)",
     ),
     "granite-3-8b": (
         _llama(

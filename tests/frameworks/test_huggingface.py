@@ -70,7 +70,7 @@ def test_missing_fields_are_all_named_at_once():
     [
         ({"model_type": "zamba", "attn_layer_period": 8, "mamba_d_state": 16}, ["attn_layer_period", "mamba_d_state"]),
         ({"layer_types": ["linear_attention", "full_attention"]}, ["linear_attention"]),
-        ({"model_type": "t5"}, ["causal"]),
+        ({"model_type": "pegasus"}, ["causal"]),
         ({"num_hidden_layers": "32"}, ["num_hidden_layers", "'32'"]),
         ({"num_hidden_layers": True}, ["num_hidden_layers", "truth value true"]),
         ({"num_key_value_heads": 7}, ["7", "32"]),

@@ -11,7 +11,8 @@ import pytest
 
 from shardwise.cost.activations import plain_walk
 from shardwise.errors import InputError
-from shardwise.frameworks.torch.trace import _cast, _fake, _loss, inputs_of, trace
+from shardwise.frameworks.torch.trace import inputs_of, trace
+from shardwise.frameworks.torch.trace_build import cast, fake, loss_of
 from shardwise.inputs.traced import at
 from shardwise.ops.traced import block_ops
 
@@ -53,7 +54,7 @@ def made(name):
         module = getattr(importlib.import_module(CASES[name][0]), name)()
     finally:
         sys.path.remove(str(HERE))
-    _cast(module, "bf16")
+    cast(module, "bf16")
     return module
 
 
@@ -62,7 +63,7 @@ def torchs_own(name):
     from torch.distributed._tools.mem_tracker import MemTracker
 
     inputs = CASES[name][1]
-    with _fake():
+    with fake():
         module = made(name)
         given = {
             one.name: torch.ones((SAMPLES, *one.sizes[1:]), dtype=getattr(torch, one.type or "bfloat16"))
@@ -75,7 +76,7 @@ def torchs_own(name):
         tracker.track_external(module, *given.values())
         with tracker:
             with GpuKernels():
-                loss = _loss(module(**given))
+                loss = loss_of(module(**given))
             after = tracker.get_tracker_snapshot("current")
             loss.backward()
         peak = tracker.get_tracker_snapshot("peak")
@@ -89,7 +90,7 @@ def torchs_own(name):
 def test_parameters_are_exact_and_bytes_are_those_of_torchs_own_tracker(name):
     found = traced_case(name)
     if name == "whisper":  # torch's tracker knows no parameters that are frozen
-        with _fake():
+        with fake():
             assert found.params == sum(one.numel() for one in made(name).parameters())
         return
     parameters, kept, peak = torchs_own(name)
@@ -117,7 +118,7 @@ def walked(found):
 def test_flops_are_those_of_torchs_own_counter():
     from torch.utils.flop_counter import FlopCounterMode
 
-    with _fake(), FlopCounterMode(display=False) as counter, GpuKernels():
+    with fake(), FlopCounterMode(display=False) as counter, GpuKernels():
         module = made("small_llama")
         ids = torch.ones((SAMPLES, 256), dtype=torch.int64)
         module(ids, ids).backward()

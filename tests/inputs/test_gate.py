@@ -32,7 +32,7 @@ def _types(kind):
     yield kind
     for hint in typing.get_type_hints(kind).values():
         for part in _inside(hint):
-            if dataclasses.is_dataclass(part):
+            if dataclasses.is_dataclass(part) and part is not kind:  # towers are models
                 yield from _types(part)
 
 

@@ -241,21 +241,33 @@ def test_what_python_gives_is_refused_with_a_sentence(given, said):
 
 
 def test_memory_may_be_a_text_in_python():
+    assert asked_of(memory="40GiB").memory == 40 * 2**30
+
+
+def asked_of(**more):
     from shardwise.api import operators
 
     asked = {"model": "llama-3.2-1b", "cluster": "2xh100", "global_batch": 8, "runtime": "megatron"}
     names = operators.plan_operators.__kwdefaults__.keys() & OperatorOptions.__dataclass_fields__.keys()
-    asked = {name: operators.plan_operators.__kwdefaults__[name] for name in names} | asked
-    assert operators.operator_question(**{**asked, "memory": "40GiB"}).memory == 40 * 2**30
+    given = {name: operators.plan_operators.__kwdefaults__[name] for name in names}
+    return operators.operator_question(**given | asked | more)
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"runtime": "torchtitan"}, "strategy.zero: 1 is not in runtime torchtitan; use 0, 2 or 3"),
+        ({"runtime": "torchtitan", "zero": 1}, "strategy.zero: 1 is not in runtime torchtitan; use 0, 2 or 3"),
         ({"runtime": "zero-bubble", "zero": 2}, "strategy.zero: 2 is not in runtime zero-bubble; use 0 or 1"),
     ],
 )
 def test_sharding_that_the_runtime_lacks_is_refused_by_the_checks_own_sentence(given, said):
     with pytest.raises(shardwise.InputError, match=said):
         shardwise.plan_operators("llama-3-8b", "16xh100", global_batch=64, **given)
+
+
+@pytest.mark.parametrize(("runtime", "zeros"), [("torchtitan", (0, 2)), ("megatron-local", ()), ("automodel", ())])
+def test_sharding_that_nobody_asked_for_is_one_that_the_runtime_has(runtime, zeros):
+    """That of torchtitan was refused for want of ZeRO 1, which nobody had asked for."""
+    found = asked_of(runtime=runtime)
+    assert found.zeros == zeros
+    assert found.pricing.zero in found.runtime.can.zero

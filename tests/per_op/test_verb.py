@@ -70,7 +70,7 @@ def test_a_saved_profile_gives_the_same_answer(capfd, tmp_path, model):
     path = tmp_path / "model.toml"
     path.write_text(f'base = "{model}"\nlayers = 6\n')
     words = ["plan-operators", str(path), "-c", "8xh100", "--global-batch", "16", "--microbatches", "1"]
-    words += ["--stages", "2", "--quiet", "--time-limit", "1000s"]
+    words += ["--stages", "2", "--quiet", "--time-limit", "1000s", "--operators-only"]
     told = []
     for name, more in (("made", ["--seq", "2048", "--save-profiles"]), ("read", ["--profiles"])):
         files = {flag: tmp_path / f"{name}-{flag}.json" for flag in ("json", "out")}
@@ -127,7 +127,14 @@ def test_starts_are_shown_without_a_search(plan):
 
 def test_a_model_and_a_cluster_are_enough(capfd, tmp_path):
     words = ["plan-operators", "llama-3-8b", "-c", "8xh100", "--global-batch", "16", "--microbatches", "4,8"]
-    assert run([*words, "--out", str(tmp_path / "plan.json"), "--stages", "1-2", "--quiet"]) == 0
+    words += ["--stages", "1-2", "--quiet", "--out", str(tmp_path / "plan.json")]
+    assert run(words) == 0
+    told = capfd.readouterr().out
+    assert "every operator split alike: tp" in told
+    assert "of all strategies that `plan` searches and all splits of operators" in told
+    assert "for want of several chunks a rank" in told
+    assert read_plan(tmp_path / "plan.json").strategy.vpp > 1
+    assert run([*words, "--operators-only"]) == 0
     told = capfd.readouterr().out
     assert "per iteration" in told
     assert "of all splits with ZeRO 1 or 2, cp 1, one chunk a rank" in told
@@ -233,7 +240,10 @@ def test_other_gpus_than_the_clusters_are_the_plans_cluster(tmp_path):
     """`--gpus` beside a cluster: the file is for so many, and can be read."""
     out = tmp_path / "plan.json"
     words = ["plan-operators", "llama-3.2-1b", "-c", "8xh100", "--gpus", "2", "--global-batch", "8", "--stages", "1"]
-    assert run([*words, "--microbatches", "4", "--seq", "1024", "--quiet", "--out", str(out)]) == 0
+    words += ["--microbatches", "4", "--seq", "1024", "--quiet", "--out", str(out)]
+    assert run(words) == 0
+    assert read_plan(out).cluster.gpus == 2
+    assert run([*words, "--operators-only"]) == 0
     found = read_plan(out)
     assert (found.cluster.gpus, found.cluster.name) == (2, "2xh100")
     assert sum(stage.gpus for stage in found.operators.stages) == 2

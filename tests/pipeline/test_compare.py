@@ -167,6 +167,7 @@ def test_the_answer_in_json(files):
         ("", "the schedule has no actions"),
         ("0F999999999", "need at least"),
         ("0F0,0B0\n1F0,1B0\x00", "is not an action"),
+        ("0F0,0B0,0F0", "0F0 stands 2 times in the row of rank 0; leave one"),
     ],
 )
 def test_bad_orders_get_a_sentence_with_their_file(files, text, told):

@@ -101,13 +101,15 @@ def rehearse(
     read: Source | None = None,
     repeats: int = 3,
     result: Source | None = None,
+    trace: str | None = None,
 ) -> Rehearsal:
     """One rank of a plan run here, all other ranks faked, and held against the prediction.
 
     `plan`: of a whole strategy; `rank`: such as `pp2`, needed where there are several; `device`: `cuda` runs it,
     `meta` counts its memory without a GPU; `builder`: `megatron` lets Megatron-Core build the rank, `torchtitan`
     torchtitan's trainer; `read`: a result that the program wrote elsewhere, in place of running it; `repeats`:
-    iterations that are timed; `result`: a file that keeps the program's result.
+    iterations that are timed; `result`: a file that keeps the program's result; `trace`: of a traced module the file
+    and function that build it, `my_model.py:build`, which is executed.
     """
     from shardwise.api.reading import as_plan
     from shardwise.measure.rehearse import rehearse as run
@@ -115,7 +117,7 @@ def rehearse(
     whole = as_plan(plan, "rehearse")
     if read:
         return run.read(whole, read, rank)
-    return run.run(whole, rank, device=device, builder=builder, repeats=repeats, keep=result)
+    return run.run(whole, rank, device=device, builder=builder, repeats=repeats, keep=result, trace=trace)
 
 
 def rehearsal_program(

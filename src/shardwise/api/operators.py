@@ -48,10 +48,10 @@ def plan_operators(
     layer_ops: str | tuple[str, str] | None = None, runs_with: str | Mapping[str, str] | None = None,
     gpus: int | None = None, gpus_per_node: int | None = None, memory: float | str | None = None,
     microbatches: str | Sequence[int] | None = None, stages: str | tuple[int, int] | None = None, most_tp: int = 0,
-    compatible: bool = False, compatible_space: bool = False, zero: Zero | None = None, schedule: str = "1f1b",
-    compare: bool = False, p2p_overlap: float | None = None, method: Method = "auto", start: Source | None = None,
-    hops: int = 7, trials: int = 30, measured_memory: str | None = None, best: int = 1, time_limit: float | None = None,
-    workers: int = 1, executor: str = "processes", address: str | None = None,
+    compatible: bool = False, compatible_space: bool = False, zero: Zero | None = None, schedule: str | None = None,
+    operators_only: bool = False, compare: bool = False, p2p_overlap: float | None = None, method: Method = "auto",
+    start: Source | None = None, hops: int = 7, trials: int = 30, measured_memory: str | None = None, best: int = 1,
+    time_limit: float | None = None, workers: int = 1, executor: str = "processes", address: str | None = None,
     report: Callable[[Standing], None] | None = None, stop: Callable[[], bool] | None = None,
 ) -> OperatorAnswer:  # fmt: skip
     """Every operator with a split of its own: which stage holds it, how its GPUs are split, whether it is recomputed.
@@ -67,8 +67,9 @@ def plan_operators(
     for as many as there can be, or a text such as `2-8`; `most_tp`: the largest tensor parallel size, 0: a node;
     `compatible`: Aceso's cost model to the digit; `compatible_space`: its limits; `zero`: sharding of the optimizer's
     states and more, 2 with one stage only, by default the faster of 1 and 2; `schedule`: `1f1b` or `gpipe`, or an order
-    that the plans found are then simulated in (`zb-h1`, `zb-h2`, `zb-1p`, `zb-2p`, `auto`), where the runtime has it;
-    `compare`: simulate the best in every order; `p2p_overlap`: share of sends that is hidden, by default the runtime's.
+    that the plans found are then simulated in (`zb-h1`, `zb-h2`, `zb-1p`, `zb-2p`, `auto`), where the runtime has it,
+    by default 1f1b, and any for whole strategies; `operators_only`: no whole strategies beside (`.whole`); `compare`:
+    simulate the best in every order; `p2p_overlap`: share of sends that is hidden, by default the runtime's.
 
     How it is searched. `method`: auto (26 CPU s), exact (till it is proven) or alleviate; `start`: of alleviate:
     `balanced`, `by-share`, `tail-heavy`, or a plan in Aceso's JSON; `hops`, `trials`: changes in a row, and descents,
@@ -81,7 +82,7 @@ def plan_operators(
     from contextlib import closing
 
     from shardwise.frameworks.aceso.ask import refuse_search
-    from shardwise.per_op import alleviate, orders, solve
+    from shardwise.per_op import alleviate, beside
     from shardwise.per_op.question import OperatorQuestion
     from shardwise.search.executor import executor_of
 
@@ -90,17 +91,16 @@ def plan_operators(
         profile=profile, layers=layers, layer_ops=layer_ops, runs_with=runs_with, gpus=gpus, memory=memory,
         gpus_per_node=gpus_per_node, microbatches=microbatches, stages=stages, most_tp=most_tp, zero=zero,
         compatible=compatible, compatible_space=compatible_space, schedule=schedule, p2p_overlap=p2p_overlap,
-        start=start,
-    )  # fmt: skip
+        start=start, operators_only=operators_only)  # fmt: skip
     refuse_search(asked, schedule, method, hops=hops, trials=trials, best=best, time_limit=time_limit)
     if measured_memory:
         asked = measured_question(asked, start, measured_memory)
     with closing(executor_of(executor, workers, address)) as pool:
-        found = solve.solve(
-            asked, method, starts=() if start is None else operator_starts(asked, start), more=best, executor=pool,
-            budget=alleviate.HopBudget(hops=hops, trials=trials), limit=time_limit, report=_followed(report, stop),
+        return beside.answered(
+            asked, method, schedule=schedule, compare=compare, limit=time_limit, report=_followed(report, stop),
+            stop=stop, more=best, executor=pool, budget=alleviate.HopBudget(hops=hops, trials=trials),
+            starts=() if start is None else operator_starts(asked, start),
         )  # fmt: skip
-    return orders.in_order(found, schedule, compare=compare)
 
 
 def _followed(report: Callable[[Standing], None] | None, stop: Callable[[], bool] | None) -> Callable[[Standing], None]:

@@ -10,6 +10,7 @@ from shardwise.check import model as check_parts
 from shardwise.check import pipeline as check_pipeline
 from shardwise.check import runtime as check_runtime
 from shardwise.check import split as check_split
+from shardwise.check import towers as check_towers
 from shardwise.check import traced as check_traced
 from shardwise.check import world as check_world
 from shardwise.check.rule import Combination
@@ -32,6 +33,7 @@ _RULES = (
     *check_runtime.RULES,
     *check_mixed.RULES,
     *check_traced.RULES,
+    *check_towers.RULES,
     *check_documents.RULES,
 )
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from shardwise.check.pattern import blocks_of_layers, pattern_faults
 from shardwise.check.rule import Combination, divisors_near, either, rule
+from shardwise.check.towers import tower_faults
 from shardwise.check.traced import traced_faults
 from shardwise.check.values import value_faults
 from shardwise.errors import Fault, InputError
@@ -73,7 +74,7 @@ def ffn_of_dense_layers(case: Combination) -> Iterator[Fault]:
 
 @rule("model.position", "model.max_positions")
 def position_table(case: Combination) -> Iterator[Fault]:
-    if case.model.position == "learned" and case.model.max_positions < 1:
+    if case.model.tabled and case.model.max_positions < 1:
         yield Fault(
             "model.max_positions", "learned positions need the number of rows of their table; give for example 2048"
         )
@@ -83,7 +84,7 @@ def position_table(case: Combination) -> Iterator[Fault]:
 def rotary_pairs(case: Combination) -> Iterator[Fault]:
     model = case.model
     size = model.mla.rope_size if model.mla else model.head_size
-    if model.position == "rope" and size % 2:
+    if model.turned and size % 2:
         name = "model.mla.rope_size" if model.mla else "model.head_size"
         yield Fault(name, f"{size} is odd, rotary positions turn pairs; use {size - 1} or {size + 1}")
 
@@ -93,7 +94,7 @@ def rotary_scaling(case: Combination) -> Iterator[Fault]:
     scaling = case.model.rope_scaling
     if scaling is None:
         return
-    if case.model.position != "rope":
+    if not case.model.turned:
         told = f"{case.model.position} positions have no angles to stretch"
         yield Fault("model.rope_scaling", f"{told}; leave it out, or use position rope")
     if scaling.kind != "linear" and not scaling.original:
@@ -110,7 +111,7 @@ def rotary_share(case: Combination) -> Iterator[Fault]:
     """The part that turns is made of pairs."""
     model = case.model
     turned = model.rotary_share * model.head_size
-    if model.position == "rope" and model.mla is None and model.rotary_share < 1 and round(turned, 6) % 2:
+    if model.turned and model.mla is None and model.rotary_share < 1 and round(turned, 6) % 2:
         near = max(2, 2 * round(turned / 2))
         told = f"{model.rotary_share:g} of head_size {model.head_size} is {turned:g}, no even number"
         yield Fault("model.rotary_share", f"{told}; use {near / model.head_size:g}")
@@ -180,7 +181,7 @@ RULES = (
 
 def checked_model(model: Model, title: str) -> Model:
     """The model, or an InputError with everything that is wrong with it."""
-    faults = [*value_faults(model, "model")] or [*_crossed(model), *traced_faults(model)]
+    faults = [*value_faults(model, "model")] or [*_crossed(model), *tower_faults(model), *traced_faults(model)]
     if faults:
         raise InputError(faults, title=title)
     return model
@@ -191,7 +192,7 @@ def _crossed(model: Model) -> Iterator[Fault]:
     if model.heads % model.kv_heads:
         near = [n for n in range(1, min(model.heads, 1024) + 1) if model.heads % n == 0]
         yield Fault("model.kv_heads", f"{model.kv_heads} does not divide heads {model.heads}; use one of {near}")
-    if model.position == "learned" and not model.max_positions:
+    if model.tabled and not model.max_positions:
         yield Fault("model.max_positions", "is missing; a learned position table needs its number of rows")
     if model.moe and model.moe.top_k > model.moe.experts:
         message = f"a token visits {model.moe.top_k} of {model.moe.experts} experts; use at most {model.moe.experts}"

@@ -27,13 +27,13 @@ _LAYERS = (
 
 @rule(*_LAYERS)
 def layers_fit(case: Combination) -> Iterator[Fault]:
-    yield from layer_faults(case.model.layers, case.strategy)
+    yield from layer_faults(case.model.depth, case.strategy)
 
 
 @rule(*_LAYERS)
 def layers_divide(case: Combination) -> Iterator[Fault]:
     """An uneven spread is asked for in so many words, because every layer more on one stage is time."""
-    s, layers = case.strategy, case.model.layers
+    s, layers = case.strategy, case.model.depth
     if any(layer_faults(layers, s)) or not is_uneven(layers, s):
         return
     written = ",".join(map(str, spread(layers, s)))
@@ -135,9 +135,9 @@ def modules_exist(case: Combination) -> Iterator[Fault]:
 @rule("recompute", *_LAYERS)
 def recomputed_layers(case: Combination) -> Iterator[Fault]:
     s, given = case.strategy, case.strategy.recompute.layers
-    if not given or any(layer_faults(case.model.layers, s)):
+    if not given or any(layer_faults(case.model.depth, s)):
         return
-    stages, chunks = stage_layers(case.model.layers, s), spread(case.model.layers, s)
+    stages, chunks = stage_layers(case.model.depth, s), spread(case.model.depth, s)
     if len(given) not in {1, s.pp, s.chunks}:
         sizes = either(sorted({1, s.pp, s.chunks}))
         yield Fault("strategy.recompute.layers", f"{len(given)} numbers for pp {s.pp} x vpp {s.vpp}; give {sizes}")
@@ -159,7 +159,7 @@ def recomputed_groups(case: Combination) -> Iterator[Fault]:
         yield Fault(
             "strategy.recompute.group", f"groups of {group} need whole layers: write full/{group}, or drop the group"
         )
-    elif not any(layer_faults(case.model.layers, s)) and group > (limit := max(spread(case.model.layers, s))):
+    elif not any(layer_faults(case.model.depth, s)) and group > (limit := max(spread(case.model.depth, s))):
         yield Fault(
             "strategy.recompute.group", f"groups of {group} layers, but chunks have {limit}; use at most {limit}"
         )

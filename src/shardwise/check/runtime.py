@@ -160,7 +160,7 @@ def schedule(case: Combination) -> Iterator[Fault]:
 
 @rule("runtime", "model.layers", "pp", "vpp", "layers", "first_layers", "last_layers", "count_embedding", "count_head")
 def equal_stages(case: Combination) -> Iterator[Fault]:
-    s, layers = case.strategy, case.model.layers
+    s, layers = case.strategy, case.model.depth
     if case.can.uneven_layers or any(layer_faults(layers, s)):
         return
     stages = stage_layers(layers, s)

@@ -74,7 +74,7 @@ def sequence_parts(case: Combination) -> Iterator[Fault]:
 @rule("seq", "model.position", "model.max_positions")
 def position_rows(case: Combination) -> Iterator[Fault]:
     rows = case.model.max_positions
-    if case.model.position == "learned" and case.strategy.seq > rows >= 1:
+    if case.model.tabled and case.strategy.seq > rows >= 1:
         yield Fault(
             "strategy.seq", f"{case.strategy.seq} tokens are more than the {rows} learned positions; use at most {rows}"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwise.check.rule import Combination, either, rule
+from shardwise.check.rule import Combination, divisors_near, either, rule
 from shardwise.errors import Fault
 from shardwise.inputs.load import load_runtime, runtime_names
 from shardwise.inputs.model import Model
@@ -19,12 +19,20 @@ _SHAPES = {"gemm": 3, "grouped": 4, "attention": 7, "memory": 0}
 
 @rule("tp", "cp", "sp", "model.traced")
 def split_operators(case: Combination) -> Iterator[Fault]:
-    if case.model.traced is None:
+    traced, s = case.model.traced, case.strategy
+    if traced is None:
         return
-    for axis in ("tp", "cp"):
-        if getattr(case.strategy, axis) > 1:
-            told = "the operators of a traced module are not split"
-            yield Fault(f"strategy.{axis}", f"{told}; use {axis} 1, and dp, zero or pp in its place")
+    if s.cp > 1:
+        told = "the samples of a traced module are not split"
+        yield Fault("strategy.cp", f"{told}; use cp 1, and dp, zero or pp in its place")
+    if s.tp > 1 and traced.ways == 1:
+        told = f"no columns and rows were found in it that {s.tp} ranks could share"
+        yield Fault("strategy.tp", f"{told} ({traced.whole or 'it was traced before they were looked for'}); use tp 1")
+    elif traced.ways % s.tp:
+        legal = either(n for n in divisors_near(traced.ways, s.tp) if n != s.tp)
+        yield Fault("strategy.tp", f"{s.tp} does not divide {traced.ways}, which all that it cuts is; use tp {legal}")
+    if s.sp and s.tp > 1:
+        yield Fault("strategy.sp", "what lies between columns and rows of a traced module is not split; add nosp")
 
 
 @rule("seq", "model.traced")
@@ -100,6 +108,9 @@ def _faults(traced: Traced) -> Iterator[Fault]:
     wrong = [op.name for block in blocks for op in block.ops if len(op.shape) != _SHAPES[op.kind]]
     if wrong:
         yield Fault("model.traced.kinds", f"the shape of {wrong[0]} has not the numbers of its kind; trace it again")
+    cut = [op.name for block in blocks for op in block.ops if op.cut and len(op.cut.shape) not in {0, len(op.shape)}]
+    if cut:
+        yield Fault("model.traced.kinds", f"the cut of {cut[0]} has not the numbers of its shape; trace it again")
     if any(len(line) != 2 for line in _lines(traced)):
         yield Fault("model.traced", "lines are two numbers, what stands and what a sample adds; trace the module again")
 
@@ -110,6 +121,9 @@ def _lines(traced: Traced) -> Iterator[Line]:
         yield block.entry
         for op in block.ops:
             yield from (op.bytes_f, op.bytes_b, op.kept, op.extra_f, op.extra_b, *op.shape)
+            if cut := op.cut:
+                yield from (cut.bytes_f, cut.bytes_b, cut.kept, cut.extra_f, cut.extra_b, *cut.shape)
+                yield from (cut.sums_f, cut.sums_b)
 
 
 RULES = (

@@ -47,7 +47,7 @@ def _inputs(asked: Asked) -> dict[str, object]:
 
 
 def _say(asked: Asked, output: Output) -> None:
-    s, layers = asked.strategy, spread(asked.model.layers, asked.strategy)
+    s, layers = asked.strategy, spread(asked.model.depth, asked.strategy)
     output.say(f"valid: {s}")
     output.say(f"  {asked.model.name} on {asked.cluster.name} with {asked.runtime.base}")
     counts = f"{', '.join(map(str, s.batches))} (by kind of GPU)" if s.batches else s.microbatches

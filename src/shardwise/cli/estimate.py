@@ -80,6 +80,9 @@ def _say(found: Estimate, asked: Asked, output: Output, changes: tuple[Change, .
         if found.strategy.documents:
             output.say("\nhow documents become samples")
             output.table(*report.ways(found))
+        if found.model.towers and found.strategy.pp > 1:
+            output.say("\nwhere the towers may stand")
+            output.table(*report.towers(found))
         output.say("\nwhere the memory goes, GiB per pipeline rank")
         output.table(*report.memory(found))
         output.say("\nwhat a micro batch computes and accesses in device memory, on one GPU of each pipeline rank")

@@ -17,6 +17,7 @@ from shardwise.inputs.mixers import Recurrent, Sparse
 from shardwise.inputs.model import Mla, Model, Moe, RopeScaling
 from shardwise.inputs.parameters import Parameters, count
 from shardwise.inputs.serialise import to_json
+from shardwise.inputs.towers import Projector, Stem
 from shardwise.inputs.traced import Traced, at
 from shardwise.inputs.write import once_written, write_text
 from shardwise.units import show_bytes, show_count
@@ -103,6 +104,7 @@ def _tell(model: Model, output: Output) -> None:
     output.say(f"{model.name}: {parameters.total:,} parameters, {parameters.active:,} active per token")
     if model.traced:
         output.table(("block", "times", "parameters", "kept per sample", "kernels", "entry"), _kinds(model.traced))
+        output.say(_shared(model.traced))
     else:
         output.table(("field", "value"), _fields(model))
     output.say()
@@ -119,12 +121,28 @@ def _kinds(traced: Traced) -> Iterator[tuple[str, ...]]:
         yield block.name, str(times), f"{block.params:,}", show_bytes(kept), f"{kernels:.0f}", entry
 
 
-def _fields(value: Model | Mla | Moe | Recurrent | RopeScaling | Sparse, at: str = "") -> Iterator[tuple[str, str]]:
+_Table = Model | Mla | Moe | Recurrent | RopeScaling | Sparse | Stem | Projector
+
+
+def _shared(traced: Traced) -> str:
+    """What tensor parallel can do with it."""
+    if traced.ways == 1:
+        return f"tensor parallel: none, {traced.whole}" if traced.whole else "tensor parallel: none"
+    blocks = (traced.first, *(traced.kinds[kind] for kind in traced.order), traced.last)
+    share = sum(op.cut.params for block in blocks for op in block.ops if op.cut) / max(1, traced.params)
+    left = f"; the rest is whole on every rank ({traced.whole})" if traced.whole else ""
+    return f"tensor parallel: up to {traced.ways} ranks share {share:.0%} of the parameters{left}"
+
+
+def _fields(value: _Table, at: str = "") -> Iterator[tuple[str, str]]:
     """What a model gives beside the defaults."""
     for field in fields(value):
         item = getattr(value, field.name)
-        if isinstance(item, Mla | Moe | Recurrent | RopeScaling | Sparse):
+        if isinstance(item, _Table):
             yield from _fields(item, f"{at}{field.name}.")
+        elif field.name == "towers":
+            for tower in item:
+                yield from _fields(tower, f"{at}{tower.name}.")
         elif item != field.default:
             yield f"{at}{field.name}", str(item)
 
@@ -139,6 +157,7 @@ def _parts(p: Parameters) -> Iterator[tuple[str, int]]:
     """Parts that add up to the total."""
     yield "embedding", p.embedding + p.position + p.embedding_norm
     yield "blocks", p.blocks
+    yield "towers", p.towers
     yield "dense layers", p.of_feed("dense")
     yield "expert layers", p.of_feed("experts")
     yield "layers that only mix", p.of_feed("none")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _ASKED = (
     "model", "cluster", "global_batch", "seq", "runtime", "profiles", "profile", "layers", "layer_ops", "runs_with",
     "gpus", "gpus_per_node", "memory", "microbatches", "stages", "most_tp", "compatible", "compatible_space", "zero",
-    "schedule", "p2p_overlap", "start",
+    "schedule", "p2p_overlap", "start", "operators_only",
 )  # fmt: skip
 _PARTS = "ms per pass; MiB"
 _SEARCHED = ("method", "start", "hops", "trials", "best", "time_limit", "workers", "executor", "address", "schedule")
@@ -68,8 +68,10 @@ _space_options = several(
     _number("--zero", "Strategy.zero", "1: optimizer states sharded over replicas; 2: gradients too, in one stage. "
             "[the faster; 0 with --compatible]"),
     click.option("--schedule", type=click.Choice(["1f1b", "gpipe", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "auto"]),
-                 default="1f1b",
-                 help="Order of passes; all but gpipe are searched as 1f1b and then simulated. [1f1b]"),
+                 help="Order of passes; all but gpipe are searched as 1f1b and then simulated. "
+                 "[1f1b; any for whole strategies]"),
+    click.option("--operators-only", is_flag=True,
+                 help="Leave out whole strategies (chunks, cp, ep, ZeRO 3), the answer where they are faster."),
     _number("--p2p-overlap", "option.share", "Share of sends between stages that is hidden. [the runtime's]",
             metavar="X"),
 )  # fmt: skip
@@ -198,12 +200,13 @@ def _print(answer: OperatorAnswer, output: Output, *, explain: bool) -> None:
 
     for line in report.summary(answer):
         output.say(line)
-    output.table(*report.stages(answer.plan, answer.cost))
+    if answer.plan.stages:
+        output.table(*report.stages(answer.plan, answer.cost))
     for line in report.chosen(answer):
         output.say(line)
     if answer.orders:
         output.table(*report.orders(answer))
-    if explain:
+    if explain and answer.plan.stages:
         output.table(*report.parts(answer.cost), title=_PARTS)
         for line in answer.diary:
             output.say(f"  {line}")
@@ -215,6 +218,10 @@ def _print(answer: OperatorAnswer, output: Output, *, explain: bool) -> None:
 def _write(answer: OperatorAnswer, options: dict[str, Any], output: Output) -> None:
     """The best plans as Aceso's JSON, and the plan file."""
     if options["aceso"]:
+        if answer.whole:
+            output.note(
+                f"{options['aceso']} holds the best plan operator by operator: Aceso's runtime has no strategies"
+            )
         written = api.write_aceso(answer, options["aceso"], options["best"])
         if written < options["best"]:
             output.wrote(f"{written} of {options['best']} plans were met on the way and written")

@@ -9,6 +9,7 @@ import click
 from shardwise import api
 from shardwise.cli.options import Number
 from shardwise.cli.output import Output, output_options
+from shardwise.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from shardwise.estimate.predictions import RehearsedLine
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     type=click.Choice(["megatron", "torchtitan"]),
     help="Let Megatron-Core (dense, needs a GPU) or torchtitan 0.2 (pp 1) build the rank.",
 )
+@click.option("--trace", metavar="FILE.py:BUILD", help="Of a traced module: its own file, which is executed.")
 @click.option("--read", metavar="FILE", help="Hold a result of the program against the plan.")
 @click.option("--out", metavar="FILE", help="Write the plan with what was rehearsed in it.")
 @click.option("--result", metavar="FILE", help="Keep the program's result.")
@@ -43,7 +45,14 @@ def command(plan: str, output: Output, *, write: str | None, out: str | None, **
     shardwise rehearse plan.json --rank pp2 --device meta              exact memory of the program, no GPU
     shardwise rehearse plan.json --rank pp2 --with megatron            Megatron-Core's own modules instead of ours
     shardwise rehearse plan.json --with torchtitan --device meta       torchtitan's trainer, its memory counted
+    shardwise rehearse plan.json --trace my_model.py:build --device meta   your own module, its memory counted
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
+    if options["trace"]:
+        if write:
+            told = "writes a program that needs torch alone, and your module's file is not in it; leave --write out"
+            raise InputError(Fault("--write", told))
+        file = options["trace"].rpartition(":")[0]
+        output.note(f"{file} is executed now: it is your code, and may do whatever you may")
     if write and not options["read"]:
         made = {name: options[name] for name in ("rank", "device", "builder")}
         _write(plan, write, api.rehearsal_program(plan, **made), output)

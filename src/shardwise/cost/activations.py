@@ -69,7 +69,7 @@ def _backward(
         here = levels[index] = live[index] + op.extra_b + grads
         if here > backward:
             backward, at = here, op.name
-        grads += grad_bytes * op.params
+        grads += grad_bytes * op.params if not op.frozen else 0.0
     return Walk(kept, forward, backward, at, recomputed, levels_b=tuple(levels))
 
 

@@ -7,7 +7,8 @@ from math import inf
 from operator import add
 from typing import NamedTuple
 
-from shardwise.cost.layer import COLUMNS, ENDS, Block, Seconds
+from shardwise.cost.layer import ENDS, Block
+from shardwise.cost.seconds import COLUMNS, Seconds
 from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.layers import chunk_rank, rank_chunks
 from shardwise.inputs.strategy import V_SCHEDULES, Placement, Strategy
@@ -116,11 +117,11 @@ def _climb(
 
     `most`: kept bytes that stay on the device, a layer's own included; the rest is on the host, and heights bend.
     """
-    left = sum(run.repeat * run.block.all_params for run in runs) * grads
+    left = sum(run.repeat * run.block.trained_params for run in runs) * grads
     kept = forward = backward = 0.0
     at = at_forward = ""
     for block, count in runs:
-        walk, own = block.walk, block.all_params * grads
+        walk, own = block.walk, block.trained_params * grads
         beside = (0.0, 0.0) if block.name in ENDS else room
         for position in (0, count - 1) if most == inf else range(count):
             below = min(kept + walk.kept * position, max(0.0, most - walk.kept))

@@ -5,23 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain
-from math import sqrt
 from typing import NamedTuple
 
 from shardwise.cost.activations import Walk, full_walk, plain_walk, selective_walk
 from shardwise.cost.kernels import KernelTimes, Machine, op_times
 from shardwise.cost.network import Group, exchanged
+from shardwise.cost.seconds import COLUMNS, Adds, Seconds
 from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.mixers import Feed, Mixer
+from shardwise.ops.cross import received
 from shardwise.ops.embedding import embedding, head
-from shardwise.ops.layer import LayerKind, feed_forward_ops, layer_ops, mixer_ops, mtp_ops
+from shardwise.ops.layer import (
+    LayerKind,
+    before_ops,
+    behind_ops,
+    between_ops,
+    feed_forward_ops,
+    layer_ops,
+    mixer_ops,
+)  # fmt: skip
 from shardwise.ops.linear import adapter_params, narrow_of
 from shardwise.ops.op import Comm, Op
 from shardwise.ops.shard import Shard
+from shardwise.ops.tower import trained
 from shardwise.ops.traced import traced_entry
 
-ENDS = frozenset({"embedding", "head"})
+ENDS = frozenset({"embedding", "head", "received"})
 """Blocks that are no layers."""
+BESIDE = frozenset({"embedding", "projector"})
+"""Modules of a layer's operators that are no part of it."""
 
 
 class Groups(NamedTuple):
@@ -36,74 +48,6 @@ class Groups(NamedTuple):
 
 ALONE = Group(1, (), 0.0)
 """The group of a rank that has nobody to talk to."""
-
-
-HOST_SHARE = 0.3
-"""Below this share of the device's time the host does not show at all: the fourth power would add 0.2%."""
-SHOWN = 1 - HOST_SHARE**4
-"""What makes `meet` whole there: without a step, so that more work on either side is never faster."""
-
-
-def meet(device: float, host: float) -> float:
-    """Time of a pass whose kernels take `device` and whose launches take `host` seconds.
-
-    The slower side decides, but where both are alike each waits for the other in turn: kernels are not launched as
-    evenly as they run. The fourth power fits steps of small and large models on an H200. It is a norm: never smaller
-    for more of either, and never more than its parts' sum when passes are taken together.
-    """
-    if host < HOST_SHARE * device:
-        return device
-    square_d, square_h = device * device, host * host
-    return sqrt(sqrt(SHOWN * square_d * square_d + square_h * square_h))
-
-
-class Seconds(NamedTuple):
-    """Device seconds of one pass by kind of work, exposed communication by axis, and the host's seconds."""
-
-    gemm: float = 0.0
-    attention: float = 0.0
-    memory: float = 0.0
-    tp: float = 0.0
-    cp: float = 0.0
-    ep: float = 0.0
-    slowed: float = 0.0
-    """What kernels take longer beside collectives that hide behind them."""
-    host: float = 0.0
-    wire: float = 0.0
-    """Seconds that its collectives keep the links between nodes busy, hidden or not; no part of the others."""
-
-    @property
-    def compute(self) -> float:
-        return self.gemm + self.attention + self.memory
-
-    @property
-    def communication(self) -> float:
-        return self.tp + self.cp + self.ep
-
-    @property
-    def device(self) -> float:
-        return (self.gemm + self.attention + self.memory) + (self.tp + self.cp + self.ep) + self.slowed
-
-    @property
-    def launch(self) -> float:
-        """What the device waits for the host."""
-        return self.total - self.device
-
-    @property
-    def total(self) -> float:
-        return meet(self.device, self.host)
-
-    @property
-    def alone(self) -> float:
-        """Without communication: as if all other ranks answered at once."""
-        return meet(self.compute, self.host)
-
-
-COLUMNS = len(Seconds._fields)
-Adds = tuple[tuple[int, float], ...]
-"""Columns of `Seconds`, and what is added to each. Not their sums: a layer adds up all of its operators in a row, so
-that it costs the same to the last bit whichever of its halves was remembered.
-"""
 
 
 class Block(NamedTuple):
@@ -126,10 +70,19 @@ class Block(NamedTuple):
     ops: tuple[Op, ...]
     forwards: tuple[Seconds, ...] = ()
     """The forward pass of every operator."""
+    frozen: float = 0.0
+    """Parameters of `params` that do not train."""
+    ends: float = 0.0
+    """Parameters of `params` that belong to no layer, though they stand beside one: embeddings, projectors."""
 
     @property
     def all_params(self) -> float:
         return self.params + self.expert_params
+
+    @property
+    def trained_params(self) -> float:
+        """Those that get a gradient, adapters aside."""
+        return self.all_params - self.frozen
 
 
 class Timed(NamedTuple):
@@ -168,7 +121,10 @@ def layer_block(shard: Shard, kind: LayerKind, recipe: Recipe, machine: Machine,
     """A transformer layer. `grads`: bytes per parameter that backward allocates for good."""
     if recipe == PLAIN:
         return _joined(kind.name, _halves(shard, kind, machine, groups), machine, grads)
-    return _recomputed(layer_block(shard, kind, PLAIN, machine, groups, grads), recipe, shard, machine, grads)
+    plain = layer_block(shard, kind, PLAIN, machine, groups, grads)
+    if plain.frozen:  # it keeps nothing that could be computed again
+        return plain
+    return _recomputed(plain, recipe, shard.of(kind.tower), machine, grads)
 
 
 def layer_afresh(shard: Shard, kind: LayerKind, machine: Machine, groups: Groups) -> Block:
@@ -188,32 +144,44 @@ def _halves(shard: Shard, kind: LayerKind, machine: Machine, groups: Groups) -> 
     """
     if kind.traced:
         return [_priced(layer_ops(shard, kind), shard, machine, groups)]
-    halves = [
-        _mixer_half(
-            shard._replace(ep=1, etp=1, dispatcher="", fixed=False), kind.mixer, kind.window, machine,
-            groups._replace(ep=ALONE, etp=ALONE),
-        ),
-        _feed_forward_half(
-            shard._replace(samples=1, seq=shard.tokens, whole_seq=0, cp=1, cp_kind="", documents=None), kind.feed,
-            machine, groups._replace(cp=ALONE),
-        ),
-    ]  # fmt: skip
-    return [_priced(mtp_ops(shard), shard, machine, groups), *halves] if kind.mtp else halves
+    own = shard.of(kind.tower)
+    mixing = _mixer_half(
+        own._replace(ep=1, etp=1, dispatcher="", fixed=False, towers=()), kind.mixer, kind.window, machine,
+        groups._replace(ep=ALONE, etp=ALONE),
+    )  # fmt: skip
+    feeding = _feed_forward_half(
+        own._replace(samples=1, seq=own.tokens, whole_seq=0, cp=1, cp_kind="", documents=None, towers=()), kind.feed,
+        machine, groups._replace(cp=ALONE),
+    )  # fmt: skip
+    found: list[PricedOps] = []
+    for part in (before_ops(shard, kind), mixing, between_ops(shard, kind), feeding, behind_ops(shard, kind)):
+        if isinstance(part, PricedOps):
+            found.append(part)
+        elif part:
+            found.append(_priced(part, shard, machine, groups))
+    return found
 
 
 @lru_cache(maxsize=4096)
 def _mixer_half(shard: Shard, mixer: Mixer, window: int, machine: Machine, groups: Groups) -> PricedOps:
-    return _priced(mixer_ops(shard, mixer, window), shard, machine, groups)
+    return _priced(trained(shard, mixer_ops(shard, mixer, window)), shard, machine, groups)
 
 
 @lru_cache(maxsize=4096)
 def _feed_forward_half(shard: Shard, feed: Feed, machine: Machine, groups: Groups) -> PricedOps:
-    return _priced(feed_forward_ops(shard, feed), shard, machine, groups)
+    return _priced(trained(shard, feed_forward_ops(shard, feed)), shard, machine, groups)
 
 
 @lru_cache(maxsize=1024)
 def embedding_block(shard: Shard, machine: Machine, groups: Groups, grads: float) -> Block:
-    return _block("embedding", embedding(shard), shard, machine, groups, grads)
+    first = shard.towers[0] if shard.towers else shard
+    return _block("embedding", trained(first, embedding(first)), shard, machine, groups, grads)
+
+
+@lru_cache(maxsize=1024)
+def received_block(shard: Shard, machine: Machine, groups: Groups, grads: float) -> Block:
+    """An encoder's output on a stage that reads it and did not make it."""
+    return _block("received", [received(shard)], shard, machine, groups, grads)
 
 
 @lru_cache(maxsize=1024)
@@ -252,7 +220,8 @@ def _passes(
     f = _added(forward for part in parts for forward in part.forwards)
     i, w = _summed(part.i for part in parts), _summed(part.w for part in parts)
     if begins and name not in ENDS:
-        f, i = f._replace(host=f.host + machine.layer_f), i._replace(host=i.host + machine.layer_b)
+        back = 0.0 if all(op.frozen for part in parts for op in part.ops) else machine.layer_b
+        f, i = f._replace(host=f.host + machine.layer_f), i._replace(host=i.host + back)
     return f, i, w
 
 
@@ -267,12 +236,14 @@ def _summed(parts: Iterable[Adds]) -> Seconds:
 def _joined(name: str, parts: Sequence[PricedOps], machine: Machine, grads: float, *, begins: bool = True) -> Block:
     f, i, w = _passes(name, parts, machine, begins=begins)
     ops = [op for part in parts for op in part.ops]
-    params, expert_params = 0.0, 0.0
+    params, expert_params, frozen, ends = 0.0, 0.0, 0.0, 0.0
     for op in ops:
         if op.expert:
             expert_params += op.params
-        else:
-            params += op.params
+            continue
+        params += op.params
+        frozen += op.frozen * op.params
+        ends += op.params if name not in ENDS and op.module in BESIDE else 0.0
     return Block(
         name=name,
         f=f,
@@ -286,6 +257,8 @@ def _joined(name: str, parts: Sequence[PricedOps], machine: Machine, grads: floa
         recompute_flops=0,
         ops=tuple(ops),
         forwards=tuple(forward for part in parts for forward in part.forwards),
+        frozen=frozen,
+        ends=ends,
     )
 
 
@@ -357,6 +330,8 @@ def _passes_of(
         times = times._replace(f=times.f + fixed, i=times.i + fixed)
     elif op.kind == "attention" and shard.fp8_attention:
         times = KernelTimes(*(one / ASSUMED.fp8_attention for one in times))
+    if op.frozen:
+        times = times._replace(i=0.0, w=0.0)
     if shard.lora and product:
         times = _frozen(times, op, shard)
     column = _COLUMN[op.kind]

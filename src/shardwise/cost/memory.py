@@ -103,7 +103,7 @@ def footprint_of(
     parts = tuple(part for part in _static(pairs, trained, chunks, shard, strategy, runtime, states) if part.value)
     gradients = _lazy_gradients(pairs, states, strategy, runtime) * trained
     kept = sum(chunk.kept for chunk in chunks)
-    boundary = shard.hidden if runtime.memory.outputs_kept and strategy.pp > 1 else 0.0
+    boundary = shard.handed if runtime.memory.outputs_kept and strategy.pp > 1 else 0.0
     return Footprint(
         parts=parts,
         static=sum(part.value for part in parts),
@@ -242,7 +242,7 @@ def _static(
         buffers += _gather_buffer(shard)
     if memory.dummy_gradients:
         buffers += _dummy_gradients(chunks, output=memory.output_gradient)
-    if shard.model.position == "rope":
+    if shard.model.turned:
         buffers += 4.0 * shard.seq * shard.model.head_size  # the table of angles
     if shard.model.traced:
         buffers += shard.model.traced.buffers + at(shard.model.traced.tables, shard.samples)
@@ -302,8 +302,8 @@ def _dummy_gradients(chunks: list[Chunk], *, output: bool) -> float:
 
 
 def trained_share(chunks: list[Chunk], shard: Shard) -> float:
-    """Parameters that train over those that are there: 1, or adapters over a frozen model."""
-    if not shard.lora:
+    """Parameters that train over those that are there: 1, less of frozen towers, or adapters over a frozen model."""
+    if not shard.lora and not any(tower.frozen for tower in shard.towers):
         return 1.0
     adapters = sum(run.repeat * trained_params(run.block.ops, shard) for chunk in chunks for run in chunk.runs)
     return float(adapters / max(1.0, sum(chunk.all_params for chunk in chunks)))
@@ -348,9 +348,12 @@ def layer_room(runs: Sequence[BlockRun], strategy: Strategy, runtime: Runtime, s
 def _shared(runs: Sequence[BlockRun], strategy: Strategy) -> tuple[float, float]:
     """Parameters that other ranks have shares of: of the largest layer, and of both ends."""
     dense, expert = strategy.shard_group > 1, strategy.expert_dp > 1
-    sizes = [(run.block.name, dense * run.block.params + expert * run.block.expert_params) for run in runs]
+    beside = dense * sum(run.repeat * run.block.ends for run in runs)
+    sizes = [
+        (run.block.name, dense * (run.block.params - run.block.ends) + expert * run.block.expert_params) for run in runs
+    ]
     layers = max((size for name, size in sizes if name not in ENDS), default=0.0)
-    return layers, sum(size for name, size in sizes if name in ENDS)
+    return layers, sum(size for name, size in sizes if name in ENDS) + beside
 
 
 def _communicators(strategy: Strategy) -> float:

@@ -387,5 +387,5 @@ def hand_over(network: Network, distance: int, shard: Shard) -> float:
     runtimes send a share each and gather it there.
     """
     if shard.sp or shard.tp == 1 or not shard.runtime.overlap.p2p_shares:
-        return send(network, distance, shard.hidden)
-    return send(network, distance, shard.hidden / shard.tp) + ring(network.group(shard.tp, 1), shard.hidden)
+        return send(network, distance, shard.handed)
+    return send(network, distance, shard.handed / shard.tp) + ring(network.group(shard.tp, 1), shard.handed)

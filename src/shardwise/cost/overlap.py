@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shardwise.cost.chunk import Chunk, combined
-from shardwise.cost.layer import Block, meet
+from shardwise.cost.layer import Block
+from shardwise.cost.seconds import meet
 from shardwise.cost.states import States
 from shardwise.cost.update import DataGroups, sharded_traffic
 from shardwise.inputs.runtime import Runtime

@@ -187,7 +187,7 @@ def recomputes(model: Model, s: Strategy) -> Iterator[Recompute]:
     for modules in _MODULES:
         if _applies(modules, model, s):
             yield Recompute(modules=modules)
-    stage = model.layers // s.pp
+    stage = model.depth // s.pp
     for count in sorted({stage // 4, stage // 2, 3 * stage // 4} - {0, stage}):
         yield Recompute(full=True, layers=(count,))
     yield Recompute(full=True)
@@ -225,7 +225,7 @@ def _chunked(model: Model, s: Strategy) -> Iterator[Strategy]:
     for vpp in sorted({1, 2, s.vpp * 2, max(1, s.vpp // 2)}):
         schedule = "interleaved" if vpp > 1 else "1f1b"
         recompute = replace(s.recompute, layers=()) if len(s.recompute.layers) > 1 else s.recompute
-        if model.layers % (s.pp * vpp) == 0:
+        if model.depth % (s.pp * vpp) == 0:
             yield replace(s, vpp=vpp, schedule=schedule, layers=(), group=0, recompute=recompute)
 
 
@@ -241,9 +241,9 @@ def _experts(model: Model, s: Strategy) -> Iterator[Strategy]:
 
 def _moved_layer(model: Model, s: Strategy, runtime: Runtime) -> Iterator[NeighbourStep]:
     """One layer from the last stage, which has the output layer, or the first to the one with fewest."""
-    if s.pp < 2 or s.vpp > 1 or not runtime.can.uneven_layers or any(layer_faults(model.layers, s)):
+    if s.pp < 2 or s.vpp > 1 or not runtime.can.uneven_layers or any(layer_faults(model.depth, s)):
         return
-    now = spread(model.layers, s)
+    now = spread(model.depth, s)
     for source in (s.pp - 1, 0):
         target = min(range(s.pp), key=lambda rank: (now[rank], abs(rank - s.pp // 2), rank))
         if source == target or now[source] < 2:

@@ -134,6 +134,6 @@ def _rated(name: str, comm: Comm, group: Group, rate: float = 1.0) -> Iterator[G
 
 def _hop(setup: Setup) -> GroupRate:
     strategy = setup.strategy
-    distance, seconds, size = strategy.between_stages, hop_seconds(setup), setup.shard.hidden
+    distance, seconds, size = strategy.between_stages, hop_seconds(setup), setup.shard.handed
     level, _ = setup.network.between(distance)
     return GroupRate("pp", strategy.pp, distance, (level.name,), "send", size, seconds, size / seconds, size / seconds)

@@ -15,7 +15,7 @@ from shardwise.cost.states import sharding_of
 from shardwise.cost.update import Beside, Update, beside_of, data_groups, hidden, update_of
 from shardwise.estimate.imbalance import waiting_of
 from shardwise.estimate.intervals import Spread, around, causes_of, launch_bound, probability, spread_of
-from shardwise.estimate.mfu import model_flops
+from shardwise.estimate.mfu import model_flops, tower_flops
 from shardwise.estimate.passes import (
     Passes,
     Seconds,
@@ -283,7 +283,9 @@ def _flops(setup: Setup, *, causal: bool) -> float:
     """Operations that the model needs for a token."""
     s = setup.strategy
     frozen = s.lora is not None
-    return model_flops(setup.model, s.seq, causal=causal, frozen=frozen, documents=s.documents, packing=s.packing)
+    each = model_flops(setup.model, s.seq, causal=causal, frozen=frozen, documents=s.documents, packing=s.packing)
+    towers = (tower_flops(setup.model, tower, s.seq, causal=causal) for tower in setup.shard.towers)
+    return each + sum(towers) / (s.micro_batch * s.seq * s.image_imbalance)
 
 
 def _again(setup: Setup) -> tuple[float, int]:

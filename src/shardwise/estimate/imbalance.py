@@ -17,10 +17,11 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from shardwise.cost.chunk import BlockRun, Chunk, combined
-from shardwise.cost.layer import Block, Seconds, timed
+from shardwise.cost.layer import Block, timed
 from shardwise.cost.ledger import Ledger, ledger
 from shardwise.cost.memory import Footprint
 from shardwise.cost.overlap import pass_seconds, split_seconds
+from shardwise.cost.seconds import Seconds
 from shardwise.cost.sequences import Floats, Loads, Windows, loads_of
 from shardwise.estimate.passes import SPLIT, Passes, behind_passes, order_of, pass_costs
 from shardwise.estimate.passes import Seconds as PassSeconds

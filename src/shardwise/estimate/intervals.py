@@ -86,7 +86,7 @@ def causes_of(
         NODES: cluster.gpus > cluster.node_size and not _nodes_known(cluster, calibration),
         MOE: model is not None and model.moe is not None,
         LOW: dtype in {"fp8", "mxfp8", "nvfp4"},
-        LAYERS: model is not None and (model.recurrent is not None or model.sparse is not None),
+        LAYERS: model is not None and _unmeasured(model),
         TRACED: model is not None and model.traced is not None,
         LAUNCH: time is not None and launch_bound(time) == 1.0,
     }
@@ -94,6 +94,11 @@ def causes_of(
     ours = not is_shipped(family) or learnt_of(calibration, runtime) is not None
     unseen = () if ours else unseen_of(_base(runtime), family, accuracy().seen)
     return (ANY, *(name for name, holds in there.items() if holds), *unseen)
+
+
+def _unmeasured(model: Model) -> bool:
+    """Whether it has layers that no validated run has: recurrences, chosen keys, towers, tokens that see all others."""
+    return model.recurrent is not None or model.sparse is not None or bool(model.towers) or not model.causal
 
 
 def launch_bound(time: Ledger) -> float:

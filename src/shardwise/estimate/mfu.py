@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from shardwise.inputs.documents import Documents, Packing
@@ -9,6 +10,7 @@ from shardwise.inputs.model import Model
 from shardwise.inputs.parameters import count
 from shardwise.ops.attention import area
 from shardwise.ops.documents import keys_met, keys_met_alone
+from shardwise.ops.shard import Shard
 from shardwise.ops.traced import traced_flops
 
 
@@ -27,13 +29,30 @@ def model_flops(
         return traced_flops(model.traced, causal=causal)
     parameters = count(model)
     # embedding look-ups cost nothing; a tied output layer still does
-    head = model.vocab * model.hidden * (1 + model.mtp)
-    active = parameters.active - parameters.ends + head
+    head = model.vocab * model.hidden * (1 + model.mtp) / (seq if model.pooled else 1)
+    active = parameters.active - parameters.ends - parameters.towers + head
+    if model.condition:  # what conditions a layer is computed once a sample
+        active -= model.layers * 6 * model.hidden * model.hidden * (1 - 1 / seq)
     recurrent = 0.0
     if model.recurrent:
         layers = sum(model.mixer_of(index) in {"recurrent", "both"} for index in range(model.layers))
         recurrent = 6.0 * layers * model.recurrent.products
     return (4.0 if frozen else 6.0) * active + _attention(model, seq, documents, packing, causal=causal) + recurrent
+
+
+def tower_flops(model: Model, tower: Shard, seq: int, *, causal: bool) -> float:
+    """Operations of a tower for a sample of the model: forward and backward, forward alone where it is frozen."""
+    tokens = tower.tokens / tower.samples
+    own = replace(tower.model, vocab=0, projector=None)
+    each = model_flops(own, round(tokens), causal=causal) * tokens * (1 / 3 if tower.frozen else 1.0)
+    if tower.model.projector is None:  # keys of its output, which cost as its tokens do, and every query meets them
+        width = model.heads * model.head_size
+        crossed = 2 * model.kv_heads * model.head_size * tower.model.hidden * (tokens - seq)
+        return (each + model.layers * (6.0 * crossed + 12.0 * seq * tokens * width)) * tower.samples
+    squared = tower.model.projector.merge**2
+    linears = tower.model.projector.linears(tower.model.hidden, model.hidden)
+    products = sum(inputs * outputs for inputs, outputs in linears) * (1 + tower.model.projector.taps)
+    return (each + 6.0 * products * tokens / squared) * tower.samples
 
 
 def _attention(model: Model, seq: int, documents: Documents | None, packing: Packing, *, causal: bool) -> float:
@@ -47,16 +66,19 @@ def _attention(model: Model, seq: int, documents: Documents | None, packing: Pac
         for index in range(model.layers)
         if model.mixer_of(index) in {"attention", "both"}
     ]
-    shares = [_share(seq, window, documents, packing, chunked=model.chunked) for window in windows]
+    sees = model.causal
+    shares = [_share(seq, window, documents, packing, chunked=model.chunked, causal=sees) for window in windows]
     shares += [_share(seq, 0, documents, packing)] * model.mtp
     if not causal:
         shares = [min(1.0, 2 * share) for share in shares]
     return 6.0 * seq * widths * sum(shares)
 
 
-def _share(seq: int, window: int, documents: Documents | None, packing: Packing, *, chunked: bool = False) -> float:
+def _share(
+    seq: int, window: int, documents: Documents | None, packing: Packing, *, chunked: bool = False, causal: bool = True
+) -> float:
     """Share of the square of scores that a layer needs."""
     if documents is None or packing == "unmasked":
-        return area(seq, window, chunked=chunked)
+        return area(seq, window, chunked=chunked, causal=causal)
     met = keys_met_alone if packing == "padded" else keys_met
     return met(documents, seq, window, chunked=chunked) / seq

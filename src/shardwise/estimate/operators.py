@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shardwise.cost.chunk import Chunk, combined
-from shardwise.cost.layer import ENDS, Block, Groups, Seconds, Timed, timed
+from shardwise.cost.layer import ENDS, Block, Groups, Timed, timed
 from shardwise.cost.memory import layer_room
 from shardwise.cost.overlap import Behind
+from shardwise.cost.seconds import Seconds
 from shardwise.cost.traffic import AxisSeconds, op_traffic
 from shardwise.estimate.iteration import SHARDING
 from shardwise.estimate.passes import behind_passes, pass_costs, seconds_of

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from shardwise.cost.chunk import BlockRun, Chunk, chunk_of, offloaded, placement_of, recomputed_layers
 from shardwise.cost.kernels import Machine, machine_of
-from shardwise.cost.layer import PLAIN, Block, Groups, Recipe, embedding_block, head_block, layer_block
+from shardwise.cost.layer import PLAIN, Block, Groups, Recipe, embedding_block, head_block, layer_block, received_block
 from shardwise.cost.memory import layer_room
 from shardwise.cost.network import Network, network_of
 from shardwise.cost.states import States, sharding_of, states_of
@@ -160,7 +160,7 @@ def setup_of(
         tp=strategy.tp,
     )  # fmt: skip
     network = network_of(cluster, calibration)
-    layers = spread(model.layers, strategy)
+    layers = spread(model.depth, strategy)
     groups = layer_groups(network, strategy, runtime)
     chunks = _chunks(shard, strategy, layers, machine, groups, states)
     if strategy.offload == "activations":
@@ -251,7 +251,7 @@ def _chunks(
     known: dict[tuple[object, ...], Chunk] = {}
     start, last = 0, len(layers) - 1
     for index, count in enumerate(layers):
-        own = kinds[start : start + count] + (kinds[shard.model.layers :] if index == last else ())
+        own = kinds[start : start + count] + (kinds[shard.model.depth :] if index == last else ())
         start += count
         again = recomputed_layers(strategy, index, layers, len(own))
         key = (own, again, index == 0, index == last)
@@ -259,6 +259,8 @@ def _chunks(
             runs = _runs(own, again, shard, strategy, machine, groups, grads)
             if index == 0:
                 runs.insert(0, BlockRun(embedding_block(shard, machine, groups, grads), 1))
+            elif shard.model.crosses and own[0].crosses and not own[0].opens:
+                runs.insert(0, BlockRun(received_block(shard, machine, groups, grads), 1))
             if index == last:
                 # tied weights are the embedding's where both ends share a rank; else the last rank has a copy
                 own_weights = not (shard.model.tied and len(layers) == 1)

@@ -1,4 +1,4 @@
-"""What is trained: the shape of a decoder-only language model, and nothing about how it is split."""
+"""What is trained: the shape of a transformer, of its towers where it has any, and nothing about how it is split."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Literal
 
 from shardwise.inputs.mixers import Feed, Mixer, Recurrent, Sparse
 from shardwise.inputs.serialise import later
+from shardwise.inputs.towers import Projector, Stem
 from shardwise.inputs.traced import Traced
 
 Activation = Literal["swiglu", "geglu", "gelu", "relu", "squared-relu"]
 Norm = Literal["rmsnorm", "layernorm"]
-Position = Literal["rope", "learned", "alibi", "none"]
+Position = Literal["rope", "learned", "alibi", "relative", "learned+rope", "none"]
 QkNorm = Literal["none", "head", "full"]
 Scaling = Literal["linear", "dynamic", "yarn", "llama3"]
 Score = Literal["softmax", "sigmoid"]
@@ -116,7 +117,7 @@ class Moe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A causal language model."""
+    """A language model, or any other model of layers that mix tokens and compute on each; of towers, the last part."""
 
     name: str
     """What it is called in reports."""
@@ -132,8 +133,9 @@ class Model:
     """Size of one head; need not be hidden / heads."""
     ffn: int
     """Inner width of the feed-forward block of dense layers."""
-    vocab: int
-    """Vocabulary, before any padding."""
+    vocab: int = later(0)
+    """Vocabulary, before any padding; classes, or numbers of a patch, that are predicted. A tower of pictures has
+    none."""
     activation: Activation = "swiglu"
     """swiglu and geglu have a gate, so three matrices; the others two."""
     gelu_steps: bool = later(False)
@@ -141,7 +143,8 @@ class Model:
     norm: Norm = "rmsnorm"
     """rmsnorm has one vector of weights, layernorm two."""
     position: Position = "rope"
-    """learned: a table of `max_positions` rows beside the embedding."""
+    """learned: a table of `max_positions` rows beside the embedding, learned+rope: and rotary ones; relative: a table
+    of `max_positions` distances for every head, added to scores (T5)."""
     rotary_base: float = 10_000.0
     """Base of rotary position angles (theta). No shape or time depends on it; exports must say it."""
     rotary_share: float = later(1.0)
@@ -214,12 +217,60 @@ class Model:
     """Multi-token-prediction layers after the last layer, each a transformer layer with a projection and norms."""
     dropout: float = 0.0
     """Probability of dropout on attention and residuals."""
+    causal: bool = later(True)
+    """A token sees none behind it; else all of its sample."""
+    key_bias: bool = later(True)
+    """Keys have a bias where queries and values do (Whisper's have none)."""
+    heads_first: bool = later(False)
+    """Queries, keys and values are copied so that heads come first, and attention's output back (BART, Whisper in
+    transformers): eager runtimes take the time and keep both outputs."""
+    layer_scale: bool = later(False)
+    """Both blocks of a layer are scaled by a vector before they are added (InternViT)."""
+    token_types: int = later(0)
+    """Rows of a second table that is added to embeddings (BERT)."""
+    final_norm: bool = later(True)
+    """A norm stands before the output layer."""
+    head_dense: bool = later(False)
+    """A linear layer with an activation stands before that norm (BERT)."""
+    pooled: bool = later(False)
+    """The output layer reads one token of a sample (ViT)."""
+    condition: int = later(0)
+    """Width of a time step's waves: a sample's time step and class scale and shift both blocks of every layer (DiT)."""
+    classes: int = later(0)
+    """Rows of the table of that class."""
+    stem: Stem | None = later(None)
+    """What makes tokens of pictures or recordings; none: a table of tokens."""
+    projector: Projector | None = later(None)
+    """Of a tower: what makes its output into tokens of the model; none: every layer of the model attends to it."""
+    towers: tuple[Model, ...] = later(())
+    """Models whose layers run before this one's, each a table of the same fields: encoders of pictures, recordings or
+    text."""
     traced: Traced | None = None
     """Blocks of a module that torch followed, in place of all that the other fields say of layers."""
 
     @property
     def gated(self) -> bool:
         return self.activation in GATED
+
+    @property
+    def turned(self) -> bool:
+        """Whether positions turn queries and keys."""
+        return self.position in {"rope", "learned+rope"}
+
+    @property
+    def tabled(self) -> bool:
+        """Whether positions are a table of vectors."""
+        return self.position in {"learned", "learned+rope"}
+
+    @property
+    def depth(self) -> int:
+        """Layers that a pipeline is cut into: those of all towers, and its own."""
+        return sum(tower.layers for tower in self.towers) + self.layers
+
+    @property
+    def crosses(self) -> bool:
+        """Whether its layers attend to the output of a tower."""
+        return any(tower.projector is None for tower in self.towers)
 
     @property
     def beyond(self) -> tuple[str, ...]:
@@ -234,6 +285,12 @@ class Model:
             "chunked attention": self.chunked,
             "blocks of a traced module": self.traced is not None,
             "norms with other weights": self.norm_vectors != "usual",
+            "towers": bool(self.towers),
+            "tokens that see all others": not self.causal,
+            "inputs that are no tokens of text": self.stem is not None,
+            "an output layer of its own kind": self.pooled or self.head_dense or not self.final_norm,
+            "relative positions": self.position == "relative",
+            "conditioned layers": self.condition > 0,
         }
         return tuple(name for name, there in found.items() if there)
 

@@ -52,6 +52,8 @@ class Parameters:
     """Experts that each token visits."""
     blocks: int = 0
     """All blocks of a traced module."""
+    towers: int = 0
+    """All towers, with what hands their output on."""
 
     def layer(self, mixer: Mixer, feed: Feed, *, active: bool = False) -> int:
         """One layer of these blocks; `active`: with only the experts that one token visits."""
@@ -83,7 +85,7 @@ class Parameters:
     @property
     def main(self) -> int:
         """The model without multi-token prediction: the figure that papers print."""
-        return self.ends + self.layers
+        return self.ends + self.layers + self.towers
 
     @property
     def total(self) -> int:
@@ -93,7 +95,7 @@ class Parameters:
     @property
     def active(self) -> int:
         """What one token passes through, embeddings included, multi-token prediction not."""
-        return self.ends + self.blocks + sum(self.of_feed(feed, active=True) for feed in _FEEDS)
+        return self.ends + self.blocks + self.towers + sum(self.of_feed(feed, active=True) for feed in _FEEDS)
 
 
 def count(model: Model) -> Parameters:
@@ -104,25 +106,65 @@ def count(model: Model) -> Parameters:
     blocks = Counter((model.mixer_of(index), model.feed_of(index)) for index in range(model.layers))
     width = model.embedding_size or model.hidden
     norm = _norm(model, model.hidden)
+    scales = 2 * model.hidden if model.layer_scale else 0
+    modulated = 6 * model.hidden * (model.hidden + 1) if model.condition else 0
     return Parameters(
-        embedding=model.vocab * width + (2 * width * model.hidden if width != model.hidden else 0),
-        position=model.max_positions * model.hidden if model.position == "learned" else 0,
+        embedding=_embedding(model, width),
+        position=_positions(model),
         embedding_norm=norm if model.embedding_norm else 0,
         attention=_attention(model),
         recurrent=model.recurrent.parameters(model.hidden) if model.recurrent else 0,
-        norms=model.norms_per_layer * norm,
+        norms=model.norms_per_layer * norm + scales + modulated + (_cross(model) + norm if model.crosses else 0),
         mlp=_feed_forward(model, model.ffn, bias=model.mlp_bias),
         router=moe.experts * (model.hidden + moe.router_bias) if moe else 0,
         expert=_feed_forward(model, moe.expert_ffn, bias=moe.expert_bias) if moe else 0,
         shared=_shared(model),
-        final_norm=norm,
-        head=(0 if model.tied else model.vocab * width) + (model.vocab if model.head_bias else 0),
+        final_norm=norm if model.final_norm else 0,
+        head=_head(model, width),
         mtp_extra=2 * model.hidden * model.hidden + 3 * norm if model.mtp else 0,
         mixed=tuple((mixer, feed, number) for (mixer, feed), number in blocks.items()),
         ahead=tuple(model.feed_of(model.layers + place) for place in range(model.mtp)),
         experts=moe.experts if moe else 0,
         top_k=moe.top_k if moe else 0,
+        towers=sum(_tower(model, tower) for tower in model.towers),
     )
+
+
+def _positions(model: Model) -> int:
+    """A row for each, or a number for every head."""
+    return model.max_positions * (model.hidden if model.tabled else model.heads if model.position == "relative" else 0)
+
+
+def _embedding(model: Model, width: int) -> int:
+    """A table of tokens, or what makes tokens of pictures; what a diffusion transformer is conditioned on."""
+    if model.stem is None:
+        table = model.vocab * width + (2 * width * model.hidden if width != model.hidden else 0)
+        return table + model.token_types * model.hidden
+    steps = model.condition and model.hidden * (model.condition + 1 + model.hidden + 1)
+    return model.stem.parameters(model.hidden) + steps + model.classes * model.hidden
+
+
+def _head(model: Model, width: int) -> int:
+    weights = 0 if model.tied else model.vocab * width
+    dense = model.hidden * (model.hidden + 1) if model.head_dense else 0
+    modulated = 2 * model.hidden * (model.hidden + 1) if model.condition and model.final_norm else 0
+    return weights + dense + modulated + (model.vocab if model.head_bias else 0)
+
+
+def _tower(model: Model, tower: Model) -> int:
+    """All of a tower but an output layer, which it has none of; a text encoder's table is the model's own."""
+    own = count(tower)
+    shared = own.embedding if tower.stem is None else 0
+    projector = tower.projector.parameters(tower.hidden, model.hidden, tower.norm_rows) if tower.projector else 0
+    return own.main - own.head - shared + projector
+
+
+def _cross(model: Model) -> int:
+    """Attention of one layer to a tower's output."""
+    source = next(tower for tower in model.towers if tower.projector is None)
+    query, key = model.heads * model.head_size, model.kv_heads * model.head_size
+    biases = (query + key * (1 + model.key_bias) if model.qkv_bias else 0) + (model.hidden if model.out_bias else 0)
+    return 2 * model.hidden * query + 2 * source.hidden * key + biases
 
 
 def _traced(traced: Traced) -> Parameters:
@@ -162,7 +204,8 @@ def _attention(model: Model) -> int:
 def _plain_attention(model: Model) -> int:
     query, key = model.heads * model.head_size, model.kv_heads * model.head_size
     weights = model.hidden * ((3 if model.attention_gate else 2) * query + 2 * key)
-    biases = (query + 2 * key if model.qkv_bias else 0) + (model.hidden if model.out_bias else 0)
+    biases = query + key * (1 + model.key_bias) if model.qkv_bias else 0
+    biases += model.hidden if model.out_bias else 0
     normed = {"none": 0, "head": 2 * model.head_size, "full": query + key}[model.qk_norm]
     return weights + biases + normed
 

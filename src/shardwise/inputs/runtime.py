@@ -106,7 +106,7 @@ class Kernels:
     """Attention kernels: the fastest for the GPU, or FlashAttention 2 or 1 as older software has them."""
     flash: bool = True
     """There is a kernel that stores no scores; where there is none, a strategy's `flash` changes nothing."""
-    stores_scores: tuple[Literal["sinks", "alibi", "score_cap"], ...] = ()
+    stores_scores: tuple[Literal["sinks", "alibi", "score_cap", "relative"], ...] = ()
     """What of a model no kernel knows but those that store scores, whatever a strategy's `flash`."""
     rope: Literal["fused", "unfused", "eager"] = "fused"
     """unfused: sines and cosines are kept per layer; eager: plain kernels, sines and cosines shared."""

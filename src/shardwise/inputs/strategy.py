@@ -86,6 +86,16 @@ class Strategy:
     """How documents become samples. packed: one behind the other, cut where a sample ends, each attending to itself
     alone; balanced: the same, samples of much and of little attention dealt evenly over the replicas; unmasked: packed,
     attention over the whole sample; padded: one document a sample."""
+    source: int = later(0)
+    """Tokens that an encoder of text reads of every sample; 0: as many as `seq`."""
+    images: float = later(1.0)
+    """Pictures (or recordings) of a sample, on average; their tokens are among its `seq`."""
+    image_imbalance: float = later(1.0)
+    """Pictures of the busiest replica's micro batch over the mean; the others wait for it."""
+    image_size: int = later(0)
+    """Pixels of a picture's side, or frames of a recording; 0: the model's own."""
+    frozen: tuple[str, ...] = later(())
+    """Towers that do not train: no gradients, no states, nothing kept."""
     schedule: str = "1f1b"
     """Order of the forward and backward passes in the pipeline."""
     placement: Placement = "loop"

@@ -6,7 +6,7 @@ Numbers follow their word (`tp8` and `tp=8` are the same). The degrees, the batc
 everything else only where it differs from its default: `etp2 cp2:all-to-all nosp hsdp8 group4 recompute=full:4
 layers=9,15,15,11 batches=12,5 first9 last11 count-embedding count-head placement=v fp8 scaling=delayed fp8-weights
 fp8-attention pure grad-bf16 muon lora16:qkv,out offload-optimizer noflash dispatch=deepep ep-overlap graphs=layer
-straggler1.05 documents=lengths.csv packing=balanced runtime=torchtitan`.
+straggler1.05 documents=lengths.csv packing=balanced source512 images=2:1.3 pixels896 frozen=vision runtime=torchtitan`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Given = dict[str, Any]
 _NUMBERS = {
     "tp": "tp", "pp": "pp", "vpp": "vpp", "dp": "dp", "cp": "cp", "ep": "ep", "etp": "etp", "zero": "zero",
     "hsdp": "zero_group", "mbs": "micro_batch", "gbs": "global_batch", "microbatches": "microbatches", "seq": "seq",
-    "group": "group", "first": "first_layers", "last": "last_layers",
+    "group": "group", "first": "first_layers", "last": "last_layers", "source": "source", "pixels": "image_size",
 }  # fmt: skip
 _FLAGS: dict[str, tuple[str, Any]] = {
     "sp": ("sp", True),
@@ -217,6 +217,18 @@ def _straggler(rest: str) -> Given:
         raise InputError(Fault("strategy.straggler", message)) from None
 
 
+def _images(rest: str) -> Given:
+    mean, colon, busiest = rest.partition(":")
+    found = {"images": typed(mean, SCALARS["any.number"], "strategy.images")}
+    return found | (
+        {"image_imbalance": typed(busiest, SCALARS["any.number"], "strategy.image_imbalance")} if colon else {}
+    )
+
+
+def _frozen(rest: str) -> Given:
+    return {"frozen": tuple(name for name in rest.split(",") if name)}
+
+
 def _placement(rest: str) -> Given:
     if rest not in {"loop", "v"}:
         raise UnknownNameError("placement", rest, ("loop", "v"))
@@ -260,6 +272,8 @@ _SPECIAL: tuple[tuple[str, Callable[[str], Given | None]], ...] = (
     ("layers=", _list("layers", "layers=9,15,15,11")),
     ("batches=", _list("batches", "batches=12,5")),
     ("straggler", _straggler),
+    ("images=", _images),
+    ("frozen=", _frozen),
     ("placement=", _placement),
     ("dispatch=", _dispatcher),
     ("dispatcher=", _dispatcher),
@@ -282,7 +296,7 @@ def _words(s: Strategy) -> Iterator[str]:
         yield f"{word}{getattr(s, _NUMBERS[word])}{_suffix(word, s)}"
     yield from (
         f"{word}{value}"
-        for word in ("etp", "hsdp", "group", "first", "last")
+        for word in ("etp", "hsdp", "group", "first", "last", "source", "pixels")
         if (value := _changed(s, word)) is not None
     )
     for word, (name, value) in _FLAGS.items():
@@ -301,6 +315,10 @@ def _words(s: Strategy) -> Iterator[str]:
     for name, word in _NAMED.items():
         if getattr(s, name) != _DEFAULTS[name]:
             yield f"{word}={getattr(s, name)}"
+    if s.images != 1 or s.image_imbalance != 1:
+        yield f"images={s.images:.15g}" + (f":{s.image_imbalance:.15g}" if s.image_imbalance != 1 else "")
+    if s.frozen:
+        yield "frozen=" + ",".join(s.frozen)
     if s.straggler != 1.0:
         yield f"straggler{s.straggler!r}"
     if s.runtime != _DEFAULTS["runtime"]:

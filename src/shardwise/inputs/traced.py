@@ -24,6 +24,30 @@ def at(line: Line, samples: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TracedCut:
+    """What tensor parallel divides of an operator's numbers, and what its ranks add up."""
+
+    shape: tuple[Line, ...] = later(())
+    """Of its shape."""
+    bytes_f: Line = later(NONE)
+    """Of its traffic forward."""
+    bytes_b: Line = later(NONE)
+    """Of that backward."""
+    kept: Line = later(NONE)
+    """Of what it keeps."""
+    extra_f: Line = later(NONE)
+    """Of what is live beside it forward."""
+    extra_b: Line = later(NONE)
+    """The same backward."""
+    params: int = later(0)
+    """Of its parameters."""
+    sums_f: Line = later(NONE)
+    """Bytes that the ranks add up behind it."""
+    sums_b: Line = later(NONE)
+    """Bytes of gradients that they add up in backward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TracedOp:
     """Operators of one module in a row, or one product or attention."""
 
@@ -53,6 +77,8 @@ class TracedOp:
     """A product of 32-bit numbers."""
     masked: bool = later(False)
     """Attention reads a mask."""
+    cut: TracedCut | None = None
+    """What tensor parallel does to it; none: every rank does the whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +127,12 @@ class Traced:
     """Parameters that the pass never reads; the first part holds them."""
     tied: int = later(0)
     """Parameters that the last part shares with the first."""
+    tied_cut: int = later(0)
+    """Those of them that tensor parallel divides."""
+    ways: int = later(1)
+    """What tensor parallel must divide; 1: it was not found where to cut."""
+    whole: str = later("")
+    """The first operator that left some product whole; empty: all were cut."""
 
     @property
     def params(self) -> int:

@@ -17,8 +17,8 @@ def traced_model(name: str, traced: Traced) -> Model:
         name=name,
         layers=len(traced.order),
         hidden=max(1, ceil(at(traced.border, 1.0) / size / tokens)),
-        heads=1,
-        kv_heads=1,
+        heads=traced.ways,  # what tensor parallel divides
+        kv_heads=traced.ways,
         head_size=1,
         ffn=1,
         vocab=max(1, ceil(at(traced.logits, 1.0) / tokens)),

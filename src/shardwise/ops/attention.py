@@ -15,6 +15,7 @@ from shardwise.ops.linear import (
     norm,
     norm_kind,
     residual_add,
+    scaled,
 )  # fmt: skip
 from shardwise.ops.op import Comm, Op
 from shardwise.ops.shard import Shard
@@ -33,6 +34,11 @@ CHAINED_KEPT = 9.5
 FLASH_KERNELS = (1.0, 3.0)
 # Compiled with an explicit mask, keys and values are spread to all heads and their gradients summed (H200, tinyllama).
 SPREAD_ROPE_BYTES = (27.0, 36.0)
+
+# A copy that puts heads before tokens, over what it copies (weights of traced kernels).
+TURNED_HEADS = 6.0
+# Scores in 32 bit with a bias that learns, a score: weighted bytes on top of others' (T5 with 48 samples on an H200).
+BIASED_SCORES = (34.0, 42.0)
 
 # Copies of what an all-to-all of context parallel moves: one before it and two behind (Transformer Engine's
 # `flash_attn_a2a_communicate`: heads gathered; the ranks' parts put in a row; chunks put in order).
@@ -57,17 +63,26 @@ def attention(shard: Shard, window: int) -> list[Op]:
     ops.append(_qkv(shard))
     if model.qk_norm != "none":
         ops.append(_qk_norm(shard))
-    if model.position == "rope":
+    if model.turned:
         ops.append(_rope(shard))
     ops += exchanged(shard, 2 * query_width(shard), 2 * kv_width(shard))
     ops.append(_core(shard, window))
     if model.attention_gate:
         ops.append(_gate(shard))
+    if model.heads_first and shard.runtime.kernels.activation == "eager":
+        ops.append(turned_heads(shard, query_width(shard), 2 * query_width(shard) + 2 * kv_width(shard)))
     ops.append(_output(shard))
     if model.norms_per_layer >= 4:
         ops.append(norm(shard, "post norm", "attention-norm"))
-    ops.append(residual_add(shard, "residual", "attention"))
-    return ops
+    return [*ops, *scaled(shard, "attention"), residual_add(shard, "residual", "attention")]
+
+
+def turned_heads(shard: Shard, kept: float, copied: float) -> Op:
+    """Copies between tokens and heads; attention's output stays twice. Widths."""
+    size = shard.element * shard.tokens * copied
+    stays = shard.element * shard.tokens * kept
+    moved = TURNED_HEADS * size
+    return Op("heads first", "attention", "memory", (), moved, moved, 4.0, 4.0, stays, size, size + shard.residual)
 
 
 def kv_width(shard: Shard) -> float:
@@ -84,7 +99,9 @@ def _qkv(shard: Shard) -> Op:
     model = shard.model
     outputs = (2 if model.attention_gate else 1) * query_width(shard) + 2 * kv_width(shard)
     layer = Linear("qkv", "attention", model.hidden, outputs, "column", shard.hidden, shard.residual)
-    return linear(shard, layer._replace(bias=model.qkv_bias, projections=3))
+    made = linear(shard, layer._replace(bias=model.qkv_bias, projections=3))
+    unbiased = kv_width(shard) if model.qkv_bias and not model.key_bias else 0.0
+    return made._replace(params=made.params - unbiased) if unbiased else made
 
 
 def _qk_norm(shard: Shard) -> Op:
@@ -137,8 +154,12 @@ def _rope(shard: Shard) -> Op:
     )
 
 
-def area(queries: float, window: int, *, chunked: bool = False) -> float:
-    """Share of the square of scores that a causal mask, and a sliding window or chunks, leave to be computed."""
+def area(queries: float, window: int, *, chunked: bool = False, causal: bool = True) -> float:
+    """Share of the square of scores that a causal mask, and a sliding window or chunks, leave to be computed. Without
+    that mask a window reaches as far ahead as back.
+    """
+    if not causal:
+        return min(1.0, 2 * area(queries, window, chunked=chunked))
     if not window or window >= queries:
         return 0.5
     if chunked:
@@ -152,7 +173,7 @@ def kept_qkv(shard: Shard) -> float:
     turned = kernels.turned_output_kept and shard.samples > 1
     width = query + 2 * kv + (query if turned or exchanges(shard) else 0.0)
     mixed = kernels.qkv == "mixed" or (shard.model.fused_qkv and kernels.rope == "eager")
-    if mixed and shard.model.position == "rope":
+    if mixed and shard.model.turned:
         width += query + kv  # values are a view that holds the whole projection beside the rotated copies
     return shard.element * shard.tokens * width
 
@@ -194,7 +215,8 @@ def context_shape(
     rows, cp = shard.samples * heads, shard.cp
     comms: tuple[Comm, ...]
     square = masked(shard, window)
-    share = 1.0 if square else area(shard.whole_seq, window, chunked=shard.model.chunked)
+    model = shard.model
+    share = 1.0 if square else area(shard.whole_seq, window, chunked=model.chunked, causal=model.causal)
     keys: float = shard.whole_seq
     if shard.documents and not square:  # as one document so long that a token meets as many keys
         share, keys = 0.5, 2 * keys_met(shard.documents, shard.whole_seq, window, chunked=shard.model.chunked)
@@ -221,7 +243,8 @@ def masked(shard: Shard, window: int) -> bool:
     """The runtime computes the whole square under a mask that it reads."""
     kernels = shard.runtime.kernels
     within = kernels.masked_windows and (0 < window < shard.whole_seq or shard.documents is not None)
-    return within or (kernels.compiled and kernels.compiled_full_attention)
+    added = shard.model.position == "relative"  # a bias of every score is read as a mask is
+    return within or added or (kernels.compiled and kernels.compiled_full_attention)
 
 
 def exchanges(shard: Shard) -> bool:
@@ -256,26 +279,37 @@ def gathered_keys(shard: Shard, kv: float) -> float:
 
 
 def unfused_core(
-    shard: Shard, heads: float, query: float, kv: float, shape: tuple[float, ...], comms: tuple[Comm, ...]
+    shard: Shard,
+    heads: float,
+    query: float,
+    kv: float,
+    shape: tuple[float, ...],
+    comms: tuple[Comm, ...],
+    source: Shard | None = None,
 ) -> Op:
-    """Attention that stores its scores (Korthikanti et al. 2022, eq. 1: 5 bytes per score with dropout)."""
+    """Attention that stores its scores (Korthikanti et al. 2022, eq. 1: 5 bytes per score with dropout). `source`: the
+    shard whose tokens its keys are; none: its own.
+    """
     kernels, launches = shard.runtime.kernels, ASSUMED.launches["scores stored"]
-    scores = shard.samples * heads * shard.seq * shard.whole_seq
+    keys, inputs = (source.whole_seq, query + 2 * kv) if source else (shard.whole_seq, kept_qkv(shard))
+    scores = shard.samples * heads * shard.seq * keys
     capped = caps(shard, shard.model.score_cap)
     cap_f, cap_b = CAP_TRAFFIC if capped else (0.0, 0.0)
+    if shard.model.position == "relative":
+        cap_f, cap_b = cap_f + BIASED_SCORES[0], cap_b + BIASED_SCORES[1]
     kept = scores * (kernels.softmax_bytes + (shard.element if capped else 0.0))
     kept += 2 * (query - kv) if kernels.rope == "eager" else 0.0  # keys and values are spread to all heads
     return Op(
         "attention (scores stored)",
         "core-attention",
         "attention",
-        (*shape[:2], shard.whole_seq, *shape[3:5], 1.0, shape[6]),  # the whole square is computed
+        (*shape[:2], keys, *shape[3:5], 1.0, shape[6]),  # the whole square is computed
         bytes_f=scores * (kernels.softmax_traffic[0] + cap_f),
         bytes_b=scores * (kernels.softmax_traffic[1] + cap_b),
         kernels_f=launches[0],
         kernels_b=launches[1],
-        kept=kept_qkv(shard) + kept + query,
-        stays=kept_qkv(shard) + query,
+        kept=inputs + kept + query,
+        stays=inputs + query,
         own=kept + query,
         extra_f=2.0 * scores,
         extra_b=shard.residual + 2 * query + 2 * kv + kernels.softmax_work * scores,

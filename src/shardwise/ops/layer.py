@@ -8,6 +8,8 @@ from typing import NamedTuple
 from shardwise.inputs.mixers import Feed, Mixer
 from shardwise.inputs.model import Model
 from shardwise.ops.attention import attention
+from shardwise.ops.cross import cross_attention
+from shardwise.ops.embedding import embedding, table_params
 from shardwise.ops.linear import Linear, linear, norm
 from shardwise.ops.mla import latent_attention
 from shardwise.ops.mlp import mlp
@@ -15,6 +17,7 @@ from shardwise.ops.moe import moe_block
 from shardwise.ops.op import Op
 from shardwise.ops.recurrent import recurrent
 from shardwise.ops.shard import Shard
+from shardwise.ops.tower import closing, modulation, trained
 from shardwise.ops.traced import traced_kind, traced_ops
 
 
@@ -27,6 +30,14 @@ class LayerKind(NamedTuple):
     mtp: bool = False
     traced: str = ""
     """Name of the kind of block, of a traced module."""
+    tower: str = ""
+    """The tower that it belongs to; none: it is the model's own."""
+    opens: bool = False
+    """What makes its tower's or model's tokens stands in it, behind the layers of another tower."""
+    closes: bool = False
+    """The last of its tower: a norm and the projector stand in it."""
+    crosses: bool = False
+    """It attends to the output of a tower, too."""
 
     @property
     def moe(self) -> bool:
@@ -39,6 +50,9 @@ class LayerKind(NamedTuple):
         text = f"{_MIXED[self.mixer]}{_FED[self.feed]}layer"
         if self.window:
             text += f" (window {self.window})"
+        text = f"{self.tower} {text}" if self.tower else text
+        text += {(True, False): " with embedding", (False, True): " with projector",
+                 (True, True): " with embedding and projector"}.get((self.opens, self.closes), "")  # fmt: skip
         return f"mtp {text}" if self.mtp else text
 
 
@@ -51,10 +65,19 @@ def layer_kinds(model: Model) -> tuple[LayerKind, ...]:
     """Kind of every layer in model order, multi-token-prediction layers last."""
     if model.traced:
         return tuple(LayerKind(traced=model.traced.kinds[kind].name) for kind in model.traced.order)
-    kinds = [_kind_of(model, index) for index in range(model.layers)]
+    kinds = [kind for place, tower in enumerate(model.towers) for kind in _tower_kinds(tower, opens=place > 0)]
+    own = [_kind_of(model, index)._replace(crosses=model.crosses) for index in range(model.layers)]
+    kinds += [own[0]._replace(opens=bool(model.towers)), *own[1:]]
     last = model.layers - 1
     kinds += [LayerKind(feed=model.feed_of(last), mtp=True)] * model.mtp
     return tuple(kinds)
+
+
+def _tower_kinds(tower: Model, *, opens: bool) -> list[LayerKind]:
+    kinds = [_kind_of(tower, index)._replace(tower=tower.name) for index in range(tower.layers)]
+    kinds[0] = kinds[0]._replace(opens=opens)
+    kinds[-1] = kinds[-1]._replace(closes=True)
+    return kinds
 
 
 def _kind_of(model: Model, index: int) -> LayerKind:
@@ -66,8 +89,31 @@ def layer_ops(shard: Shard, kind: LayerKind) -> list[Op]:
     """The operators of one layer in forward order."""
     if kind.traced:
         return traced_ops(shard, traced_kind(shard.model, kind.traced))
-    ops = [*mixer_ops(shard, kind.mixer, kind.window), *feed_forward_ops(shard, kind.feed)]
-    return [*mtp_ops(shard), *ops] if kind.mtp else ops
+    own = shard.of(kind.tower)
+    mixing = trained(own, mixer_ops(own, kind.mixer, kind.window))
+    feeding = trained(own, feed_forward_ops(own, kind.feed))
+    return [*before_ops(shard, kind), *mixing, *between_ops(shard, kind), *feeding, *behind_ops(shard, kind)]
+
+
+def before_ops(shard: Shard, kind: LayerKind) -> list[Op]:
+    """What stands in a layer before its own two blocks."""
+    if kind.mtp:
+        return mtp_ops(shard)
+    own = shard.of(kind.tower)
+    made = trained(own, embedding(own)) if kind.opens else []
+    if made and own.whole and any(one.model.stem is None for one in shard.towers):
+        made = [made[0]._replace(params=made[0].params - table_params(own)), *made[1:]]
+    return [*made, *modulation(own, 6)] if own.model.condition else made
+
+
+def between_ops(shard: Shard, kind: LayerKind) -> list[Op]:
+    """What stands between them."""
+    return cross_attention(shard, shared=not kind.opens) if kind.crosses else []
+
+
+def behind_ops(shard: Shard, kind: LayerKind) -> list[Op]:
+    """What stands behind them."""
+    return closing(shard.of(kind.tower), shard) if kind.closes else []
 
 
 def mixer_ops(shard: Shard, mixer: Mixer, window: int) -> list[Op]:

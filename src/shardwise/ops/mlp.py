@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwise.ops.linear import Linear, linear, norm, residual_add
+from shardwise.ops.linear import Linear, linear, norm, residual_add, scaled
 from shardwise.ops.op import Op
 from shardwise.ops.shard import Shard
 
@@ -23,8 +23,7 @@ def mlp(shard: Shard) -> list[Op]:
     ops += dense_ffn(shard, model.ffn, "mlp", "activation")
     if model.norms_per_layer >= 4:
         ops.append(norm(shard, "post norm", "mlp-norm"))
-    ops.append(residual_add(shard, "residual", "mlp"))
-    return ops
+    return [*ops, *scaled(shard, "mlp"), residual_add(shard, "residual", "mlp")]
 
 
 def dense_ffn(shard: Shard, ffn: float, module: str, activation_module: str, prefix: str = "") -> list[Op]:

@@ -103,9 +103,21 @@ class Op(NamedTuple):
     """Its product is one of 32-bit numbers, whatever the strategy says."""
     masked: bool = False
     """Attention reads a mask from memory, over the whole square."""
+    frozen: bool = False
+    """It runs forward alone: nothing of it or before it trains."""
+
+    def forward_alone(self) -> Op:
+        """The same where nothing of it or before it trains: what it would keep goes once it is done."""
+        sent = tuple(comm for comm in self.comms if comm.phase == "F")
+        return self._replace(
+            bytes_b=0.0, kernels_b=0.0, kept=0.0, stays=0.0, own=0.0, extra_f=self.extra_f + self.kept, extra_b=0.0,
+            comms=sent, frozen=True,
+        )  # fmt: skip
 
     def flops(self) -> tuple[float, float, float]:
         """Operations of F, I and W."""
+        if self.frozen:
+            return self._replace(frozen=False).flops()[0], 0.0, 0.0
         if self.kind == "memory":
             return 0.0, 0.0, 0.0
         if self.kind == "attention":

@@ -58,6 +58,16 @@ class Shard(NamedTuple):
     """Which linear layers carry adapters: qkv, out, mlp."""
     documents: Documents | None = None
     """What attention keeps to inside a sample; none: a sample is one document."""
+    frozen: bool = False
+    """Nothing of it trains, and nothing behind it wants a gradient of it."""
+    whole: bool = True
+    """With towers: all layers stand on one rank, where an encoder's table of tokens is the decoder's."""
+    towers: tuple[Shard, ...] = ()
+    """Those of the model's towers, in their order."""
+
+    def of(self, tower: str) -> Shard:
+        """Of a tower by its name; of the model itself without one."""
+        return next(one for one in self.towers if one.model.name == tower) if tower else self
 
     @property
     def residual(self) -> float:
@@ -68,6 +78,14 @@ class Shard(NamedTuple):
     def hidden(self) -> float:
         """Bytes of a hidden state in compute precision, sharded as the residual stream is."""
         return self.element * self.tokens * self.model.hidden / (self.tp if self.sp else 1)
+
+    @property
+    def handed(self) -> float:
+        """Bytes that cross from one stage to the next at most: with towers, of the widest border, and an encoder's
+        output on its way to all layers that read it.
+        """
+        crossed = sum(one.hidden for one in self.towers if one.model.projector is None)
+        return max([self.hidden + crossed, *(one.hidden for one in self.towers)])
 
     @property
     def gathered(self) -> float:
@@ -82,7 +100,7 @@ def shard_of(model: Model, strategy: Strategy, runtime: Runtime, gpu: Gpu | None
     element = 4.0 if strategy.dtype == "fp32" else 2.0
     weight = 4.0 if autocast else element
     lazy = runtime.memory.gradients == "lazy" or not runtime.kernels.weight_grad_fusion
-    return Shard(
+    shard = Shard(
         model=model,
         runtime=runtime,
         samples=strategy.micro_batch,
@@ -112,10 +130,31 @@ def shard_of(model: Model, strategy: Strategy, runtime: Runtime, gpu: Gpu | None
         lora_targets=strategy.lora.targets if strategy.lora else (),
         documents=strategy.masked_documents,
     )
+    if not model.towers:
+        return shard
+    shard = shard._replace(whole=strategy.pp == 1)
+    return shard._replace(towers=tuple(_tower(shard, tower, strategy) for tower in model.towers))
+
+
+def _tower(shard: Shard, tower: Model, strategy: Strategy) -> Shard:
+    """Its tokens are those of a micro batch's pictures, recordings or texts; every picture attends to itself."""
+    stem = tower.stem
+    each = stem.tokens(strategy.image_size) if stem else strategy.source or strategy.seq
+    pictures = strategy.images * strategy.image_imbalance if stem else 1.0
+    return shard._replace(
+        model=tower, samples=strategy.micro_batch * pictures, seq=each, whole_seq=each,  # type: ignore[arg-type]
+        tokens=strategy.micro_batch * pictures * each, documents=None, frozen=tower.name in strategy.frozen,
+        flash=strategy.flash and shard.runtime.kernels.flash and not _stores_scores(tower, shard.runtime),
+    )  # fmt: skip
 
 
 def _stores_scores(model: Model, runtime: Runtime) -> bool:
-    told = {"sinks": model.sinks, "alibi": model.position == "alibi", "score_cap": model.score_cap > 0}
+    told = {
+        "sinks": model.sinks,
+        "relative": model.position == "relative",
+        "alibi": model.position == "alibi",
+        "score_cap": model.score_cap > 0,
+    }
     return any(told[one] for one in runtime.kernels.stores_scores)
 
 

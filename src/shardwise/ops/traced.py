@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shardwise.inputs.model import Model
-from shardwise.inputs.traced import Traced, TracedBlock, TracedOp, at
-from shardwise.ops.op import Op
+from shardwise.inputs.traced import Line, Traced, TracedBlock, TracedCut, TracedOp, at
+from shardwise.ops.op import Comm, Op
 from shardwise.ops.shard import Shard
 
 
@@ -16,12 +16,12 @@ def traced_kind(model: Model, name: str) -> TracedBlock:
 
 def traced_ops(shard: Shard, block: TracedBlock) -> list[Op]:
     """In forward order."""
-    return block_ops(block, float(shard.samples))
+    return [_op(op, float(shard.samples), shard.tp) for op in block.ops]
 
 
 def block_ops(block: TracedBlock, samples: float) -> list[Op]:
-    """The same for any number of samples."""
-    return [_op(op, samples) for op in block.ops]
+    """The same whole, for any number of samples."""
+    return [_op(op, samples, 1) for op in block.ops]
 
 
 def traced_entry(shard: Shard, name: str) -> float:
@@ -38,7 +38,8 @@ def traced_last(shard: Shard, traced: Traced, *, own_weights: bool) -> list[Op]:
     """What runs after the last block; `own_weights`: a copy of those that it shares with the first part, where that
     stands on another rank.
     """
-    return _holding(traced_ops(shard, traced.last), float(traced.tied) if own_weights else 0.0)
+    tied = traced.tied - traced.tied_cut * (1.0 - 1.0 / shard.tp)
+    return _holding(traced_ops(shard, traced.last), tied if own_weights else 0.0)
 
 
 def traced_flops(traced: Traced, *, causal: bool) -> float:
@@ -59,8 +60,8 @@ def _holding(ops: list[Op], params: float) -> list[Op]:
     return [first._replace(params=first.params + params), *others]
 
 
-def _op(op: TracedOp, samples: float) -> Op:
-    return Op(
+def _op(op: TracedOp, samples: float, tp: int) -> Op:
+    found = Op(
         op.name,
         "traced",
         op.kind,
@@ -76,3 +77,22 @@ def _op(op: TracedOp, samples: float) -> Op:
         single=op.single,
         masked=op.masked,
     )
+    return _rank_of(found, op.cut, samples, tp) if op.cut and tp > 1 else found
+
+
+def _rank_of(op: Op, cut: TracedCut, samples: float, tp: int) -> Op:
+    """A rank's part of an operator, and what the ranks add up."""
+    gone = 1.0 - 1.0 / tp
+
+    def left(whole: float, line: Line) -> float:
+        # what is divided may have grown, where a peak is another one's
+        return max(0.0, whole - gone * (line[0] + line[1] * samples))
+
+    sums = ("F", at(cut.sums_f, samples)), ("I", at(cut.sums_b, samples))
+    shape = tuple(map(left, op.shape, cut.shape)) if cut.shape else op.shape
+    return op._replace(
+        shape=shape, bytes_f=left(op.bytes_f, cut.bytes_f), bytes_b=left(op.bytes_b, cut.bytes_b),
+        kept=left(op.kept, cut.kept), extra_f=left(op.extra_f, cut.extra_f), extra_b=left(op.extra_b, cut.extra_b),
+        params=op.params - gone * cut.params,
+        comms=tuple(Comm("all-reduce", "tp", size, phase) for phase, size in sums if size),  # type: ignore[arg-type]
+    )  # fmt: skip

@@ -10,6 +10,7 @@ from shardwise.errors import InfeasibleError
 from shardwise.per_op.evaluate import PerOpCost, evaluate
 from shardwise.per_op.question import OperatorQuestion, PerOpPlan
 from shardwise.pipeline.action import Schedule
+from shardwise.search.question import Answer
 from shardwise.units import show_bytes
 
 
@@ -63,9 +64,13 @@ class OperatorAnswer:
     question: OperatorQuestion = field(compare=False, repr=False)
     """What was asked; `.notes` says what should be known of it."""
     plan: PerOpPlan
-    """Its stages, with the layout and the recompute of every operator."""
+    """The best operator by operator: its stages, with the layout and the recompute of every operator. No stages: none
+    fits, and `whole` is the answer."""
     cost: PerOpCost
-    """Seconds and bytes, stage by stage, in the order of passes that was chosen."""
+    """Its seconds and bytes, stage by stage, in the order of passes that was chosen."""
+    whole: Answer | None = None
+    """Where a whole strategy is faster, by axes that no plan operator by operator has: the search of `plan` whose
+    `fastest` it is. Then it is the answer."""
     bound: float
     """Seconds that no plan of the space is below, under this cost model, in the order that was searched with; where
     another was chosen, in any order of passes."""
@@ -87,8 +92,14 @@ class OperatorAnswer:
     """The one that was chosen; `cost` is its."""
 
     @property
+    def seconds(self) -> float:
+        """Of an iteration: of the strategy where there is one, else of the plan."""
+        best = self.whole and self.whole.fastest
+        return best.iteration_seconds if best else self.cost.seconds
+
+    @property
     def gap(self) -> float:
-        return max(0.0, self.cost.seconds / self.bound - 1.0) if self.bound > 0 else float("inf")
+        return max(0.0, self.seconds / self.bound - 1.0) if self.bound > 0 else float("inf")
 
     @property
     def reordered(self) -> bool:

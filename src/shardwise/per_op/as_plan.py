@@ -13,11 +13,16 @@ from shardwise.per_op.profiles.table import Profile
 from shardwise.per_op.question import PerOpPlan
 from shardwise.plan.plan import Operators, OperatorStage, Plan, ProofPart, Provenance
 from shardwise.plan.proof import proof_of
+from shardwise.search.api import plan_file_of
 from shardwise.version import __version__
 
 
 def plan_of(answer: OperatorAnswer) -> Plan:
-    """The plan of an answer whose model and cluster are known; its strategy is only the nearest plain one."""
+    """The plan of an answer whose model and cluster are known: of a whole strategy where that is the answer; else its
+    strategy is only the nearest plain one.
+    """
+    if answer.whole is not None:
+        return plan_file_of(answer.whole)
     question, order = answer.question, answer.order
     if question.model is None or question.cluster is None:
         raise InputError(Fault("plan_operators", "a plan holds its model and cluster: give both beside the profiles"))
@@ -38,6 +43,8 @@ def plan_of(answer: OperatorAnswer) -> Plan:
 
 def schedule_of(answer: OperatorAnswer) -> str:
     """The order of passes that was chosen, else the one that was reckoned with."""
+    if answer.whole is not None and answer.whole.fastest is not None:
+        return answer.whole.fastest.strategy.schedule
     return answer.order.name if answer.order else answer.question.pricing.schedule
 
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwise.cost.chunk import chunk_of
-from shardwise.cost.layer import HOST_SHARE, SHOWN, meet, stacked, whole_walk
+from shardwise.cost.layer import stacked, whole_walk
 from shardwise.cost.memory import footprint_of
+from shardwise.cost.seconds import HOST_SHARE, SHOWN, meet
 from shardwise.cost.update import beside_of, data_groups, update_of
 from shardwise.ops.embedding import logits_bytes
 from shardwise.ops.op import Op

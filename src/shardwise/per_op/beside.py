@@ -1,62 +1,181 @@
-"""What `plan` reaches with axes that a search operator by operator does not have: said beside its answer."""
+"""Whole strategies beside plans operator by operator: `plan` searches axes that those lack (chunks, context and expert
+parallelism, ZeRO 3, modules that are made again). The faster of both is the answer, so that it is never slower than
+`plan`'s under the same conditions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from shardwise.errors import InfeasibleError, InputError
 from shardwise.inputs.strategy import Strategy
-from shardwise.per_op.answer import OperatorAnswer
+from shardwise.per_op.answer import Deadline, NothingFoundError, OperatorAnswer, Report, Standing, silent
+from shardwise.per_op.evaluate import PerOpCost
+from shardwise.per_op.layer_bound import plain_bound
 from shardwise.per_op.operators import OperatorPricing
-from shardwise.per_op.question import OperatorQuestion
-from shardwise.units import show_percent, show_seconds
+from shardwise.per_op.orders import in_order
+from shardwise.per_op.question import OperatorQuestion, PerOpPlan
+from shardwise.per_op.solve import Method, solve
+from shardwise.per_op.tables import sample_counts
+from shardwise.search.api import answer_of, question_of
+from shardwise.search.findings import Stop
+from shardwise.search.question import Answer
 
-MOST_SECONDS = 5.0
-"""CPU seconds of the search over strategies."""
-LEAST = 5e-4
-"""Share of the seconds that is worth a note: less reads as 0.0%."""
-
-
-def left_out(answer: OperatorAnswer, seconds: float) -> tuple[str, ...]:
-    """A note where a strategy with other axes is faster. `seconds`: CPU seconds that are left."""
-    question, pricing = answer.question, answer.question.pricing
-    if not isinstance(pricing, OperatorPricing) or pricing.measured is not None or seconds <= 1.0:
-        return ()
-    if pricing.cluster.gpus != question.gpus or question.space == "compatible" or question.memory_factor != 1.0:
-        return ()
-    found = _fastest(question, pricing, min(seconds, MOST_SECONDS))
-    if found is None or found[1] >= answer.cost.seconds * (1 - LEAST):
-        return ()
-    strategy, value = found
-    axes = ", ".join(_axes(question, strategy))
-    if not axes:
-        return ()
-    faster = show_percent(1 - value / answer.cost.seconds)
-    return (
-        f"`plan` finds {show_seconds(value)}, {faster} less, with {strategy}: plans operator by operator lack {axes}",
-    )
+SAME = 1e-9
+"""Share of the seconds below which two answers are one."""
+PART = 0.3
+"""Share of the time given in which strategies are searched; operators have the rest."""
+MOMENT = 0.5
+"""CPU seconds that operators have in any case."""
+NOTHING = PerOpPlan(stages=(), samples=0)
 
 
-def _fastest(question: OperatorQuestion, pricing: OperatorPricing, seconds: float) -> tuple[Strategy, float] | None:
-    from shardwise.search.api import answer_of, question_of
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategies:
+    """What was found of whole strategies."""
 
-    stages = question.stage_range if question.stages != (1, 1) or not question.zeros else range(1, question.gpus + 1)
-    only = f"tp<={question.tp_limit} pp>={stages[0]} pp<={stages[-1]}"
+    answer: Answer | None
+    """The search that found the fastest; none: no strategy fits, or the question has none."""
+    bound: float
+    """Seconds that no strategy is below under what was asked."""
+    interrupted: bool = False
+
+    @property
+    def seconds(self) -> float:
+        found = self.answer and self.answer.fastest
+        return found.iteration_seconds if found else float("inf")
+
+
+def answered(
+    question: OperatorQuestion,
+    method: Method,
+    *,
+    schedule: str | None,
+    compare: bool,
+    limit: float | None,
+    report: Report,
+    stop: Stop | None,
+    **how: Any,  # noqa: ANN401 - each as `solve` types it
+) -> OperatorAnswer:
+    """The answer of `solve` in the order that is asked for, or the best strategy; alleviation shows its own answer."""
+    if method == "alleviate":
+        question = replace(question, only=None)
+
+    def search(limit: float | None, report: Report) -> OperatorAnswer:
+        return in_order(solve(question, method, limit=limit, report=report, **how), schedule, compare=compare)
+
+    return best_of(question, search, schedule, limit, report, stop)
+
+
+def best_of(
+    question: OperatorQuestion,
+    search: Callable[[float | None, Report], OperatorAnswer],
+    schedule: str | None = None,
+    limit: float | None = None,
+    report: Report = silent,
+    stop: Stop | None = None,
+) -> OperatorAnswer:
+    """The faster of the best strategy and of what a search per operator finds, which is given its CPU seconds."""
+    deadline = Deadline(float("inf") if limit is None else limit)
+    others = strategies(question, schedule, limit, stop)
+    if others.interrupted:
+        return _alone(question, others, KeyboardInterrupt())
+    try:
+        found = search(None if limit is None else max(MOMENT, deadline.left), _told(report, others))
+    except (InfeasibleError, KeyboardInterrupt) as error:
+        return _alone(question, others, error)
+    if others.answer is None or others.seconds >= found.cost.seconds * (1 - SAME):
+        return found
+    bound = min(found.bound, others.bound)
+    return replace(found, whole=others.answer, bound=bound, complete=found.complete and others.answer.finished)
+
+
+def strategies(
+    question: OperatorQuestion, schedule: str | None = None, limit: float | None = None, stop: Stop | None = None
+) -> Strategies:
+    """The fastest whole strategy under the conditions of a question; `limit`: CPU seconds that all is to take."""
+    pricing = question.pricing
+    if question.only is None or not isinstance(pricing, OperatorPricing) or question.memory_factor != 1.0:
+        return Strategies(answer=None, bound=float("inf"))
+    order = () if schedule in {None, "auto"} else (f"schedule={schedule}",)
+    asked = [(*question.only.split(), *order, *more) for more in _splits(question)]
+    each, found = None if limit is None else PART * limit / len(asked), list[Answer]()
+    for only in asked:
+        found += _searched(question, pricing, " ".join(only), each, stop)
+        if found and found[-1].interrupted:
+            break
+    best = min((one for one in found if one.fastest), key=_seconds, default=None)
+    bound = min((one.bound for one in found if one.fastest or not one.finished), default=float("inf"))
+    return Strategies(answer=best, bound=bound, interrupted=any(one.interrupted for one in found))
+
+
+def _seconds(answer: Answer) -> float:
+    return answer.fastest.iteration_seconds if answer.fastest else float("inf")
+
+
+def _splits(question: OperatorQuestion) -> Iterator[tuple[str, ...]]:
+    """Conditions for every size of a micro batch that was asked for: it is that of all replicas together."""
+    if not question.sample_counts:
+        yield ()
+    for samples in question.sample_counts:
+        for dp in range(1, question.gpus + 1):
+            if samples % dp == 0 == question.gpus % dp:
+                yield f"dp={dp}", f"mbs={samples // dp}"
+
+
+def _searched(
+    question: OperatorQuestion, pricing: OperatorPricing, only: str, limit: float | None, stop: Stop | None
+) -> Iterator[Answer]:
+    """None where the runtime has no such strategy."""
     try:
         asked = question_of(
             pricing.model, pricing.cluster, global_batch=question.global_batch, seq=question.seq, only=only,
             runtime=pricing.runtime, base=pricing.base, memory_margin=pricing.cluster.gpu.memory - question.limit,
         )  # fmt: skip
-        best = answer_of(asked, time_limit=seconds).fastest
+        yield answer_of(asked, time_limit=limit, stop=stop, fastest=True)
     except (InputError, InfeasibleError):
-        return None
-    if best is None or (question.sample_counts and _samples(best.strategy) not in question.sample_counts):
-        return None
-    return best.strategy, best.iteration_seconds
+        return
 
 
-def _samples(strategy: Strategy) -> int:
-    return strategy.micro_batch * strategy.dp
+def _alone(question: OperatorQuestion, others: Strategies, error: BaseException) -> OperatorAnswer:
+    """The fastest strategy, where no plan operator by operator was found; raises the error where there is none."""
+    if (best := others.answer) is None:
+        raise error
+    bound, open_ = others.bound, not isinstance(error, InfeasibleError) or isinstance(error, NothingFoundError)
+    if open_:
+        asked = (question, *question.also)
+        bound = min(bound, *(plain_bound(one, size) for one in asked for size in sample_counts(one)))
+    note = () if isinstance(error, KeyboardInterrupt) else (f"operator by operator: {error}",)
+    cost = PerOpCost(
+        stages=(), passes=0, times=(), ideal=(), lost=(), spare=(), gpu_seconds=float("inf"), seconds=float("inf")
+    )
+    return OperatorAnswer(
+        question=question, plan=NOTHING, cost=cost, whole=best, bound=bound, notes=note,
+        complete=not open_ and best.finished, interrupted=isinstance(error, KeyboardInterrupt),
+        cpu_seconds=best.cpu_seconds,
+    )  # fmt: skip
+
+
+def _told(report: Report, others: Strategies) -> Report:
+    """Reports of the search per operator, with the strategies that are known already."""
+    if not np.isfinite(others.seconds):
+        return report
+
+    def told(standing: Standing) -> None:
+        best = others.seconds if standing.best is None else min(standing.best, others.seconds)
+        report(replace(standing, best=best, bound=min(standing.bound, others.bound)))
+
+    return told
+
+
+def lacking(answer: OperatorAnswer) -> tuple[str, ...]:
+    """The axes that a strategy owes its lead to, as far as plans operator by operator lack them."""
+    best = answer.whole and answer.whole.fastest
+    return tuple(_axes(answer.question, best.strategy)) if best else ()
 
 
 def _axes(question: OperatorQuestion, strategy: Strategy) -> Iterator[str]:

@@ -26,6 +26,8 @@ from shardwise.units import show_bytes
 
 FIXED = ("1f1b", "gpipe", "zb-h1", "zb-h2", "zb-1p", "zb-2p")
 CHOICES = (*FIXED, "auto")
+ORDER = "1f1b"
+"""The one that is reckoned with where none is asked for."""
 MOST_ACTIONS = 600_000
 """Larger pipelines are ordered by the published schedules only."""
 
@@ -123,8 +125,9 @@ def order_faults(question: OperatorQuestion, schedule: str) -> Iterator[Fault]:
         yield Fault("--schedule", f"{why}; make it with schedule gpipe")
 
 
-def in_order(answer: OperatorAnswer, schedule: str, *, compare: bool = False) -> OperatorAnswer:
+def in_order(answer: OperatorAnswer, schedule: str | None, *, compare: bool = False) -> OperatorAnswer:
     """The answer in the order that was asked for. `compare`: with every other order of a pipeline beside it."""
+    schedule = schedule or ORDER
     plain = schedule in {"1f1b", "gpipe"}
     if plain and not (compare and len(answer.plan.stages) > 1):
         return answer

@@ -12,7 +12,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from shardwise.cost.kernels import Machine
-from shardwise.cost.layer import Seconds, Timed
+from shardwise.cost.layer import Timed
+from shardwise.cost.seconds import Seconds
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime

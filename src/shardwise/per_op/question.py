@@ -135,6 +135,8 @@ class OperatorQuestion:
     """The same with the states sharded in other ways: searched too, and the fastest is the answer."""
     zeros: tuple[int, ...] = ()
     """ZeRO stages of it and of those that were searched with it; empty: its own."""
+    only: str | None = None
+    """Conditions, in the words of `plan`, that whole strategies beside it must keep; none: they are left out."""
     notes: tuple[str, ...] = ()
     """What should be known of it before it is searched."""
 

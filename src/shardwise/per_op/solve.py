@@ -19,7 +19,6 @@ from shardwise.per_op.answer import (
     nothing_fits,
     silent,
 )
-from shardwise.per_op.beside import left_out
 from shardwise.per_op.evaluate import evaluate
 from shardwise.per_op.layer_bound import plain_bound
 from shardwise.per_op.question import OperatorQuestion, PerOpPlan
@@ -61,9 +60,8 @@ def solve(
     if found.interrupted:
         return found
     others = _alternatives(found.question, found, deadline, more) if more > 1 else found.others
-    left = float("inf") if limit is None else deadline.left
     called = method if found.method == "exact" else found.method  # alleviation, where there was no time for more
-    return replace(found, others=others, method=called, notes=(*found.notes, *left_out(found, left)))
+    return replace(found, others=others, method=called)
 
 
 def _of_all(

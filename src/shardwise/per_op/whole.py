@@ -93,5 +93,5 @@ def planned(
         size, layout = own.micro_batch * own.dp, OperatorLayout(own.tp, own.dp)
         if size in sample_counts(question) and layout in layouts_of(question, size, own.tp * own.dp):
             again = (own.recompute.full,) * own.pp
-            found.append(whole_plan(question, spread(model.layers, own), layout, size, again))
+            found.append(whole_plan(question, spread(model.depth, own), layout, size, again))
     return tuple(plan for plan in found if plan is not None)

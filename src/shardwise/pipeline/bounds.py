@@ -8,7 +8,7 @@ and as the priorities of the search. Then
     A  each rank alone is a one-machine problem with heads and tails; Jackson's preemptive rule solves it exactly
     B  head + duration + tail of any one action; with a limit this holds "the first gradient, then all forwards that
        did not fit before it"
-    C  bytes x time: what a rank must hold, and for how long at least, fits into its room x its span (streams.py)
+    C  bytes x time: what a rank must hold, and for how long at least, fits into its room x its span (area.py)
 
 Sources: J. R. Jackson, "Scheduling a production line to minimize maximum tardiness" (1955); J. Carlier, "The
 one-machine sequencing problem" (EJOR 11, 1982). Zero-bubble papers write B for our I.
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwise.pipeline.area import spans
 from shardwise.pipeline.arrays import NEVER, Floats, Objective, OrderArrays
 from shardwise.pipeline.costs import ROUNDING
 from shardwise.pipeline.memory_bounds import limited_heads, limited_tails
@@ -46,19 +47,22 @@ class Bound:
 
 def lower_bound(problem: OrderArrays, objective: Objective = "makespan") -> Bound:
     """The largest bound over all ranks."""
-    bound = _span_bound if objective == "period" else _end_bound
-    return max(bound(problem), key=lambda b: (b.value, -b.rank))
-
-
-def _end_bound(problem: OrderArrays) -> Iterator[Bound]:
-    """For the makespan, by rank."""
+    period = objective == "period"
+    windows = list(_own_windows(problem)) if period else [_windows(problem)] * problem.pp
+    found = [_rank_bound(problem, rank, *window) for rank, window in enumerate(windows)]
+    found += [_work_bound(problem, rank) for rank in range(problem.pp)] if period else []
+    best = max(found, key=lambda b: (b.value, -b.rank))
     if problem.limited:
-        head, tail = limited_heads(problem, [0])[0], limited_tails(problem, np.zeros((1, problem.pp)))[0]
-        begin = head[0, problem.chunk_of[:, 0], 0]
-        yield from (_area_bound(rank, float(least)) for rank, least in enumerate(begin + every(problem).span))
-    else:
-        head, tail = heads(problem), tails(problem)
-    yield from (_rank_bound(problem, rank, head, tail) for rank in range(problem.pp))
+        for rank, least in spans(every(problem), windows, best.value):
+            best = Bound(value=least, rank=rank, kind="memory")
+    return best
+
+
+def _windows(problem: OrderArrays) -> tuple[Floats, Floats]:
+    """Heads and tails from the begin of all to the end of all."""
+    if problem.limited:
+        return limited_heads(problem, [0])[0], limited_tails(problem, np.zeros((1, problem.pp)))[0]
+    return heads(problem), tails(problem)
 
 
 def _rank_bound(problem: OrderArrays, rank: int, head: Floats, tail: Floats) -> Bound:
@@ -73,18 +77,9 @@ def _rank_bound(problem: OrderArrays, rank: int, head: Floats, tail: Floats) -> 
     return Bound(value=max(chain, machine), rank=rank, kind="chain" if chain >= machine else "machine")
 
 
-def _area_bound(rank: int, least: float) -> Bound:
-    return Bound(value=least, rank=rank, kind="memory")
-
-
-def _span_bound(problem: OrderArrays) -> Iterator[Bound]:
-    """For the period, by rank: its own span, from its own first forward, counting only its own end."""
-    if problem.limited:
-        yield from (_area_bound(rank, float(least)) for rank, least in enumerate(every(problem).span))
-    for rank, (head, tail) in enumerate(_own_windows(problem)):
-        inner = _rank_bound(problem, rank, head, tail)
-        work = float(problem.duration.reshape(3, -1)[:, problem.chunk_of[rank]].sum() * problem.microbatches)
-        yield inner if inner.value > work else Bound(value=work, rank=rank, kind="work")
+def _work_bound(problem: OrderArrays, rank: int) -> Bound:
+    work = float(problem.duration.reshape(3, -1)[:, problem.chunk_of[rank]].sum() * problem.microbatches)
+    return Bound(value=work, rank=rank, kind="work")
 
 
 def _own_windows(problem: OrderArrays) -> Iterator[tuple[Floats, Floats]]:

@@ -29,7 +29,7 @@ Report = Callable[[float, float, int], None]
 _SMALL, _LARGE = 4_000, 13_000
 """Actions up to which annealing is worth more and hotter runs, with moves off the critical path; and from which a build
 and a replay miss the cache: fewer of both, so that pp 32 with 128 micro batches takes about a CPU second."""
-_BUILT, _MOST_BUILDS, _FEWER_FROM = 6e6, 4000, 1.6e4
+_BUILT, _MOST_BUILDS, _FEWER_FROM = 6e6, 4000, 1.3e4
 """Actions in all builds at effort 1, about a CPU second; builds at most; actions from which there are fewer still."""
 _ANNEALED = 1e6
 """Actions replayed at most for each action of a small pipeline: more of them find nothing new."""
@@ -136,9 +136,8 @@ class OrderSearch:
             yield partial(self._try, self._lateness, aim)
         for entry in chain(self._admit.plain(), self._admit.learned()) if self.problem.limited else ():
             yield partial(self._try, self._admission, entry)
-        if self._lateness.least <= self._admission.least:
-            for aim in self._late.learned():
-                yield partial(self._try, self._lateness, aim)
+        for aim in self._late.learned():
+            yield partial(self._try, self._lateness, aim)
 
     def glance(self) -> None:
         """A quick look, to compare problems rather than to solve one."""
@@ -167,7 +166,7 @@ class OrderSearch:
         large = size > _LARGE
         rounds, fresh = (1, 0.1) if large else (_ROUNDS, 0.25)  # share of random points; the others are near the best
         most = min(_MOST_BUILDS, _BUILT * min(1.0, _FEWER_FROM / size) / size)
-        builds = int(most * self.effort / rounds) + 1
+        builds = int(max(0.0, most * self.effort - self.looked) / rounds) + 1
         annealing = _ANNEALING["large" if large else "small" if size <= _SMALL else "middle"]
         count = rounds * len(annealing.runs) + len(annealing.last)
         work = min(annealing.work, _ANNEALED * size) * self.effort / count

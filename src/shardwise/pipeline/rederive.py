@@ -6,11 +6,13 @@ head    an action starts no earlier than its input arrives, than its predecessor
 tail    the same after it, read backwards; what memory keeps from running before a gradient runs after it
 
 Predecessors and successors are those of mix_case.py. A rank then takes at least the largest of least head + work +
-least tail over sets of its actions.
+least tail over sets of its actions, and so long that what it holds, and must hold for its way to the end and back, has
+room at all times.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
 
 from shardwise.pipeline.mix_case import SLACK, Key, MixCase, Times
@@ -22,36 +24,78 @@ def rederived(case: MixCase, objective: str) -> float:
     if case.room and any(sum(bytes_[c] for c in case.own[r]) > case.room[r] * (1 + SLACK) for r in ranks):
         return inf
     if objective == "period":
-        tied = (_machine(case, rank, _heads(case, case.own[rank][0]), _tails(case, rank)) for rank in ranks)
-        return max(*tied, *(span_of(case, rank) for rank in ranks))
-    head, tail = _heads(case, 0), _tails(case, None)
-    spans = (head["F", case.own[rank][0], 0] + span_of(case, rank) for rank in ranks)
-    return max(*(_machine(case, rank, head, tail) for rank in ranks), *spans)
+        windows = [(_heads(case, case.own[rank][0]), _tails(case, rank)) for rank in ranks]
+    else:
+        windows = [(_heads(case, 0), _tails(case, None))] * len(ranks)
+    found = max(_machine(case, rank, *window) for rank, window in enumerate(windows))
+    before = 0.0
+    while case.room and before < found:
+        before = found
+        for rank, window in enumerate(windows):
+            found = _span_of(case, rank, *window, found)
+    return found
 
 
-def span_of(case: MixCase, rank: int) -> float:
-    """Least time from a rank's first start to its last end: the bytes x time that it must hold fit into room x span.
+_GRID = 32
+"""x and y are multiples of the time that a rank works and one micro batch is on its way, over so many."""
 
-    Of that room the first forwards and the last I and W leave some unused: before the n-th forward starts those before
-    it have run, and what is held some time before the end is given back in that time, but for one action under way.
+
+def _span_of(case: MixCase, rank: int, head: Times, tail: Times, least: float) -> float:
+    """A rank's span, if more than `least`: what must be held between two times x and y has room there.
+
+    An activation is held for as long as its way to the end and back takes, W's share for its W: not before the head of
+    what gives it back allows, nor after the tail of what took it does; all the time in between where they cross.
     """
     own, (f, i, w, held) = case.own[rank], case.chunks
-    if not case.room or not sum(held[c] for c in own):
-        return 0.0
-    room, area = min(case.room[rank], (case.microbatches + 1) * sum(held[c] for c in own)), 0.0
+    room = min(case.room[rank], (case.microbatches + 1) * sum(held[c] for c in own))
+    if not room or not sum(held[c] for c in own):
+        return least
+    lives = {c: _life(case, c) for c in own}
+    unit = (case.microbatches * sum(f[c] + i[c] + w[c] for c in own) + max(lives.values())) / _GRID
+    items = list[tuple[float, float, float, float]]()
     for c in own:
-        later = range(c, len(f))
-        chain = sum(f[k] + i[k] for k in later) + 2 * sum(case.message(k, k + 1) for k in later[:-1])
-        area += case.microbatches * held[c] * (chain + (1 - case.frees[c]) * w[c])
-    takes = [(f[c], held[c]) for c in own if held[c] > 0]
-    gives = [(i[c], case.frees[c] * held[c]) for c in own] + [(w[c], (1 - case.frees[c]) * held[c]) for c in own]
-    ramps = unused = 0.0
-    for actions in (takes, [(time, size) for time, size in gives if size > 0]):
-        rate, left = min(time / size for time, size in actions), max(0.0, room - max(size for _, size in actions))
-        ramps, unused = ramps + rate * left, unused + rate * left * left / 2
-    if area / room < ramps:  # a span in which the first ramp and the last overlap is shorter than both
-        return max(area / room, min(ramps, (area + unused) / room))
-    return (area + unused) / room
+        for m in range(case.microbatches):
+            ended, begun = head["I", c, m] + i[c], tail["F", c, m] + f[c]
+            items.append((max(ended, lives[c]), max(begun, lives[c]), lives[c], held[c]))
+            ended, begun = head["W", c, m] + w[c], tail["W", c, m] + w[c]
+            items.append((max(ended, w[c]), max(begun, w[c]), w[c], (1 - case.frees[c]) * held[c]))
+
+    def lacks(span: float, x: float, y: float) -> float:
+        """Bytes x time beyond the room from x to y; an item is (earliest end, time left at its latest start, ...)."""
+        total = 0.0
+        for end, left, life, size in items:
+            begin = span - left
+            inside = min(end - x, y - begin, max(life, end - begin), y - x)
+            total += size * inside if inside > 0 else 0.0
+        return total - room * (y - x + 4 * SLACK * span)
+
+    while True:
+        times = [k * unit for k in range(int(least / unit) + 1)]
+        worst, x, y = max(((lacks(least, x, y), x, y) for k, x in enumerate(times) for y in times[k + 1 :]),
+                          default=(0.0, 0.0, 0.0))  # fmt: skip
+        if worst <= 0:
+            return least
+        least = _root(lacks, least, x, y)
+
+
+def _life(case: MixCase, c: int) -> float:
+    """From the start of F to the end of I, if nothing waits."""
+    later = range(c, len(case.rank_of))
+    return sum(case.chunks.f[k] + case.chunks.i[k] for k in later) + 2 * sum(case.message(k, k + 1) for k in later[:-1])
+
+
+def _root(lacks: Callable[[float, float, float], float], low: float, x: float, y: float) -> float:
+    """The span from which on there is room from x to y."""
+    high = 2 * low
+    while lacks(high, x, y) > 0:
+        low, high = high, 2 * high
+    while high - low > SLACK * high:
+        middle = (low + high) / 2
+        if lacks(middle, x, y) > 0:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 def _machine(case: MixCase, rank: int, head: Times, tail: Times) -> float:

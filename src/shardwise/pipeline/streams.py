@@ -143,7 +143,7 @@ class Streams:
         return weight, gradient, forward, np.maximum.accumulate(most, axis=1)
 
     @cached_property
-    def _life(self) -> Floats:
+    def life(self) -> Floats:
         """Least time from the start of F to the end of I."""
         p, there, back = self.problem, self.forward_lag, self.gradient_lag
         return np.asarray((there[-1] - there + p.f[-1] + back[-1] - back + p.i[-1])[self.chunk_of])
@@ -151,31 +151,8 @@ class Streams:
     @cached_property
     def pressure(self) -> Floats:
         """By rank: bytes x least time that a micro batch holds them, over the room."""
-        area = (self.held * self._life + self.freed[:, 2] * self.time[:, 2]).sum(axis=1)
+        area = (self.held * self.life + self.freed[:, 2] * self.time[:, 2]).sum(axis=1)
         return np.where(self.room > 0, area / np.where(self.room > 0, self.room, 1.0), 0.0)
-
-    @cached_property
-    def span(self) -> Floats:
-        """By rank: the least time from its first start to its last end, by the area of bytes x time.
-
-        Bytes x time of all micro batches fit into room x span, less what is never filled: at first the forwards so far
-        have taken no more than their time allows and one more, at the end no more is held than what is left to run can
-        give back. That is so where these two ramps do not overlap; where they do, the span is shorter than both.
-        """
-        area = self.problem.microbatches * self.pressure
-        both, unused = np.zeros_like(area), np.zeros_like(area)
-        for rate, most in ((self.rates[2][:, -1], self.held.max(axis=1)), (self._giving, self.freed.max(axis=(1, 2)))):
-            left = np.maximum(self.room - most, 0.0)
-            both += rate * left
-            unused += rate * left**2 / np.where(self.room > 0, 2 * self.room, 1.0)
-        apart = np.minimum(area + unused, np.where(area < both, both, np.inf))
-        return np.asarray(np.maximum(area, apart))
-
-    @cached_property
-    def _giving(self) -> Floats:
-        """By rank: the least time per byte of any I or W alone."""
-        rates = _per_byte(self.time[:, 1:], self.freed[:, 1:])
-        return _known(rates.min(axis=(1, 2)))
 
     @cached_property
     def forward_lag(self) -> Floats:

@@ -3,7 +3,7 @@
 An order is a schedule, a CSV of one, an answer of `schedule --json`, or a plan: the order that it carries, or that of
 its schedule. Times and memory are told where costs are known: the given ones, else those that the order came with,
 else those that the other came with. An order that cannot run is compared all the same, and what is wrong is said: that
-is often why two orders are compared.
+is often why two orders are compared. Only one in which an action stands twice in a row is refused.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from shardwise.errors import InputError
 from shardwise.pipeline.action import Schedule
@@ -81,7 +83,7 @@ def diff_orders(
     """Compare two orders; `names`: what they are called where they have no file."""
     if costs is None and (hop is not None or free is not None):
         raise InputError("--hop and --free-at-input-grad go with --costs: give F,I,W of one chunk, such as 10,11,9")
-    read = [_read(source, name) for source, name in zip((left, right), names, strict=True)]
+    read = [_once(_read(source, name)) for source, name in zip((left, right), names, strict=True)]
     if costs is not None:
         read = [one._replace(timed=_given(costs, hop, free), seconds=False) for one in read]
     known = [one for one in read if one.timed]
@@ -104,6 +106,16 @@ def _read(source: Schedule | Plan | str | Path, name: str) -> _Read:
     checked_proof(proof, str(source), ())
     costs = proven_costs(proof)
     return _Read(name, order, lambda order: simulate(order, costs))
+
+
+def _once(read: _Read) -> _Read:
+    """Refuse an action that stands twice in a row: nothing could say which of them moved."""
+    for rank, row in enumerate(read.order.codes):
+        codes, counts = np.unique(row, return_counts=True)
+        for code, count in zip(codes[counts > 1].tolist(), counts[counts > 1].tolist(), strict=True):
+            told = f"{read.order.decode(code)} stands {count} times in the row of rank {rank}; leave one"
+            raise InputError(told, title=read.name)
+    return read
 
 
 def _of_plan(plan: Plan, name: str) -> _Read:

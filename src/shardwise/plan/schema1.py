@@ -111,7 +111,7 @@ def refuse_contradictions(plan: Plan, data: Plain) -> None:
 def _contradictions(plan: Plan, data: Plain) -> Iterator[Fault]:
     partition, schedule, strategy = data.get("partition", {}), data.get("schedule", {}), plan.strategy
     try:
-        own: Plain = {"partition.layers": list(spread(plan.model.layers, strategy))}
+        own: Plain = {"partition.layers": list(spread(plan.model.depth, strategy))}
     except InputError:  # told by the checks
         own = {}
     for name in ("pp", "vpp", "placement", "microbatches"):

@@ -13,6 +13,7 @@ from shardwise.estimate.estimate import Estimate
 from shardwise.estimate.intervals import ANY, distance, likely, likeness, pair_width, widest_cause, within_error
 from shardwise.estimate.packings import packings
 from shardwise.estimate.predictions import ledger_table, predictions_of, predictions_table
+from shardwise.estimate.standing import standings
 from shardwise.inputs.serialise import Plain, to_plain
 from shardwise.plan.file import plan_table
 from shardwise.plan.plan import Plan, proof_sentence
@@ -209,10 +210,12 @@ def estimate_data(found: Estimate, changes: tuple[Change, ...], inside: Detail) 
     ]  # fmt: skip
     inputs = {"model": found.model, "cluster": found.cluster, "strategy": found.strategy}
     packed = {"packings": [one._asdict() for one in packings(found)]} if found.strategy.documents else {}
+    ways = standings(found) if found.model.towers else ()
+    stood = {"towers": [one._asdict() for one in ways]} if ways else {}
     return {
         "strategy": str(found.strategy), "inputs": inputs, "predictions": _predicted(found),
         "work": [one._asdict() for one in inside.work], "groups": [one._asdict() for one in inside.groups],
-        "advice": advice, **packed, "provenance": provenance_of(found),
+        "advice": advice, **packed, **stood, "provenance": provenance_of(found),
     }  # fmt: skip
 
 

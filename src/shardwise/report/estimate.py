@@ -14,6 +14,7 @@ from shardwise.estimate.detail import Detail
 from shardwise.estimate.estimate import Estimate
 from shardwise.estimate.packings import packings, told
 from shardwise.estimate.predictions import Figures, Searched, Stage, rank_gpus, show_limit
+from shardwise.estimate.standing import standings
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.mixed import Mixed, by_replica, kind_batches, kinds_of, replicas_of, stage_kinds
@@ -165,6 +166,15 @@ def ways(found: Estimate) -> Table:
         for one in packings(found)
     ]  # fmt: skip
     return ("samples", "iteration", "waiting", "padding", "tokens per second and GPU", "MFU"), rows
+
+
+def towers(found: Estimate) -> Table:
+    """Every way for the towers to stand in the pipeline."""
+    rows: list[tuple[str, ...]] = [
+        (one.towers, ",".join(map(str, one.layers)), show_seconds(one.seconds), show_bytes(one.bytes), one.why)
+        for one in standings(found)
+    ]
+    return ("towers", "layers of stages", "iteration", "memory", "why"), rows
 
 
 def work(inside: Detail) -> Table:

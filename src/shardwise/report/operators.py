@@ -10,6 +10,7 @@ from shardwise.inputs.serialise import Plain
 from shardwise.per_op.advice import mebibytes
 from shardwise.per_op.answer import OperatorAnswer
 from shardwise.per_op.as_plan import order_data, profile_data, schedule_of, stages_of
+from shardwise.per_op.beside import lacking
 from shardwise.per_op.evaluate import PerOpCost, evaluate
 from shardwise.per_op.orders import runs
 from shardwise.per_op.question import OperatorQuestion, PerOpPlan
@@ -26,18 +27,40 @@ _ANY = " for any order of passes"
 
 
 def summary(answer: OperatorAnswer) -> Iterator[str]:
-    """The plan in a line, and how good it is known to be."""
-    question, seconds = answer.question, answer.cost.seconds
-    yield (f"{seconds:.5f} s per iteration, {question.global_batch / seconds:.2f} samples/s, "
-           f"{_batches(question, answer.plan)}, {_stages(answer.plan)} on {question.gpus} GPUs")  # fmt: skip
-    model, fixed = f"under the {question.pricing.name} cost model", _fixed(_zeros(question), question.model)
+    """The answer in a line, and how good it is known to be."""
+    question, plan = answer.question, answer.plan
+    if answer.whole is None:
+        yield f"{_pace(question, answer.seconds)}, {_batches(question, plan)}, {_stages(plan)} on {question.gpus} GPUs"
+        yield from _known(answer, f"all splits with {_fixed(_zeros(question), question.model)}")
+        return
+    yield f"{_pace(question, answer.seconds)}, every operator split alike: {strategy_of(answer)}"
+    yield from _known(answer, "all strategies that `plan` searches and all splits of operators")
+    if plan.stages:
+        owed = f", for want of {', '.join(lacking(answer))}" if lacking(answer) else ""
+        yield (f"operator by operator {answer.cost.seconds:.5f} s{owed}: {_batches(question, plan)}, {_stages(plan)} "
+               f"on {question.gpus} GPUs")  # fmt: skip
+
+
+def _pace(question: OperatorQuestion, seconds: float) -> str:
+    return f"{seconds:.5f} s per iteration, {question.global_batch / seconds:.2f} samples/s"
+
+
+def _known(answer: OperatorAnswer, space: str) -> Iterator[str]:
+    """The bound, and whether it is met."""
+    question, bound = answer.question, f"bound {answer.bound:.5f} s{_any(answer)}"
+    model = f"under the {question.pricing.name} cost model"
     if answer.proven:
-        yield (f"proven best of all splits with {fixed} in the {question.space} space, {model} "
-               f"(bound {answer.bound:.5f} s{_any(answer)})")  # fmt: skip
+        yield f"proven best of {space} in the {question.space} space, {model} ({bound})"
         return
     ended = "Ctrl-C" if answer.interrupted else "the time limit"
     said = "" if answer.complete else f"; {ended} ended the search: the best so far"
-    yield f"bound {answer.bound:.5f} s{_any(answer)} of all splits with {fixed}, {model}, gap {answer.gap:.2%}{said}"
+    yield f"{bound} of {space}, {model}, gap {answer.gap:.2%}{said}"
+
+
+def strategy_of(answer: OperatorAnswer) -> str | None:
+    """The whole strategy, where that is the answer."""
+    best = answer.whole and answer.whole.fastest
+    return str(best.strategy) if best else None
 
 
 def _zeros(question: OperatorQuestion) -> tuple[int, ...]:
@@ -51,7 +74,7 @@ def _fixed(zeros: tuple[int, ...], model: Model | None) -> str:
 
 def _any(answer: OperatorAnswer) -> str:
     """The bound of the search is one for the order that it reckons with; beside another stands one for all."""
-    return _ANY if answer.reordered else ""
+    return _ANY if answer.reordered and answer.whole is None else ""
 
 
 def notes(answer: OperatorAnswer) -> Iterator[str]:
@@ -144,9 +167,10 @@ def starts_data(starts: list[tuple[PerOpPlan, PerOpCost]]) -> Plain:
 
 def answer_data(answer: OperatorAnswer) -> Plain:
     """The answer of `plan_operators`."""
-    plan, cost = _halves(answer.plan, answer.cost)
+    plan, cost = _halves(answer.plan, answer.cost) if answer.plan.stages else (None, None)
     return {
-        "plan": plan, "cost": cost, "bound": answer.bound, "gap": answer.gap, "proven": answer.proven,
+        "seconds": answer.seconds, "strategy": strategy_of(answer), "beyond_operators": lacking(answer), "plan": plan,
+        "cost": cost, "bound": answer.bound, "gap": answer.gap, "proven": answer.proven,
         "fixed": {"zero": answer.question.pricing.zero, "cp": 1, "ep": 1, "vpp": 1},
         "cost_model": answer.question.pricing.name, "space": answer.question.space, "method": answer.method,
         "profile": profile_data(answer.question.profile), "diary": answer.diary, "schedule": schedule_of(answer),

@@ -69,7 +69,7 @@ def refuse_other_pipeline(plan: Plan, problem: Problem) -> None:
         for name, theirs, ours in (
             ("pp", plan.strategy.pp, problem.pp),
             ("vpp", plan.strategy.vpp, problem.vpp),
-            ("layers", plan.model.layers, problem.layers),
+            ("layers", plan.model.depth, problem.layers),
         )
         if theirs != ours
     ]

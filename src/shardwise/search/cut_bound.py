@@ -18,7 +18,8 @@ from typing import Literal
 import numpy as np
 
 from shardwise.cost.chunk import BlockRun, chunk_of, combined
-from shardwise.cost.layer import PLAIN, Block, Recipe, Seconds
+from shardwise.cost.layer import PLAIN, Block, Recipe
+from shardwise.cost.seconds import Seconds
 from shardwise.cost.update import Beside, Update, beside_of, data_groups, hidden
 from shardwise.estimate.passes import behind_passes, freed_early, hop_seconds, hops_of, order_of
 from shardwise.estimate.setup import Setup, block_of, rank_limits, setup_of
@@ -92,7 +93,7 @@ def prove(question: Question, strategy: Strategy, enough: float, lessons: Lesson
     """What no cut of the strategy that fits beats; 0 where its cuts are not the solver's to choose."""
     if strategy.pp == 1 or not cuts_freely(question, strategy):
         return 0.0
-    layers = question.model.layers
+    layers = question.model.depth
     even = with_layers(layers, strategy) if is_uneven(layers, strategy) else strategy
     setup = setup_of(question.model, question.cluster, even, question.runtime)
     return least_seconds(setup, question.memory_limit, enough, lessons, effort)
@@ -189,7 +190,7 @@ def _even(setup: Setup, ready: Ready) -> Ints:
     """The layers of every chunk as they are, by kind, each run the first way but for the first ones of a block."""
     block = len(ready.run_of) > len(ready.run_counts) and setup.strategy.recompute.layers != AS_NEEDED
     first = setup.strategy.recompute.layers[0] if block else 0
-    kinds = layer_kinds(setup.model)[: setup.model.layers]
+    kinds = layer_kinds(setup.model)[: setup.model.depth]
     place = {kind: index * (ready.options // len(ready.run_counts)) for index, kind in enumerate(dict.fromkeys(kinds))}
     counts = np.zeros((ready.chunks, ready.options), dtype=np.int32)
     owners = np.repeat(np.arange(ready.chunks), setup.layers)
@@ -211,7 +212,7 @@ def _ready(setup: Setup, relaxed: list[_Relaxed], limit: float) -> Ready:
 def _plain_ready(relaxed: _Relaxed, limit: float) -> Ready:
     setup, order = relaxed.setup, relaxed.order
     strategy, chain = setup.strategy, setup.strategy.vpp == 1 and order.fused
-    kinds = layer_kinds(setup.model)[: setup.model.layers]
+    kinds = layer_kinds(setup.model)[: setup.model.depth]
     runs = [(kind, len(list(same))) for kind, same in groupby(kinds)] if chain else Counter(kinds).items()
     priced = {
         kind: relaxed.kind([block_of(setup, kind, recipe) for recipe in relaxed.recipes])
@@ -249,7 +250,7 @@ def _first(relaxed: _Relaxed) -> dynamic.First | None:
     setup, recompute = relaxed.setup, relaxed.setup.strategy.recompute
     if not _begins(setup):
         return None
-    kinds = dict.fromkeys(layer_kinds(setup.model)[: setup.model.layers])
+    kinds = dict.fromkeys(layer_kinds(setup.model)[: setup.model.depth])
     pairs = [
         [relaxed.end((BlockRun(block_of(setup, kind, one), 1),)) for one in (PLAIN, _recipe(setup))] for kind in kinds
     ]
@@ -281,7 +282,7 @@ class _Relaxed:
         self.setup, self.order, self.split = setup, order, not order.fused
         self.recipes = _recipes(setup, chain=setup.strategy.vpp == 1 and order.fused)
         self.behind = behind_passes(setup)
-        kinds = layer_kinds(setup.model)[: setup.model.layers]
+        kinds = layer_kinds(setup.model)[: setup.model.depth]
         main = block_of(setup, max(dict.fromkeys(kinds), key=kinds.count), PLAIN)
         # at the passes of the whole model: ends of many kernels and few launches count for what they are in its sum
         runs = _together(run for chunk in setup.chunks for run in chunk.runs)
@@ -336,13 +337,13 @@ class _Relaxed:
         """Bytes while passes run: of a first micro batch, gradients are not there yet."""
         several = self.stretch if self.setup.strategy.microbatches > 1 else 0.0
         each = [lasts + several * made for lasts, made in zip(self.rates.static, self.rates.gradients, strict=True)]
-        return each[0] * block.params + each[1] * block.expert_params
+        return each[0] * (block.params - block.frozen) + each[1] * block.expert_params
 
     def beside(self) -> tuple[float, ...]:
         """What every rank needs beside its layers, in the unit of the problem; any layer may be its last."""
         setup, tail = self.setup, tail_of(self.setup)
         recipes = {*self.recipes, *([_recipe(setup)] if setup.strategy.recompute.active else [])}
-        kinds = layer_kinds(setup.model)[: setup.model.layers]
+        kinds = layer_kinds(setup.model)[: setup.model.depth]
         layers = [block_of(setup, kind, recipe) for kind in dict.fromkeys(kinds) for recipe in recipes]
         working = self.on_device * max(0.0, min(block.walk.backward - block.walk.kept for block in layers))
         fixed = buffers_of(setup, layers) + self.rates.fixed + self.stretch * self.rates.gathered

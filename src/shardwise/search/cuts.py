@@ -193,7 +193,7 @@ def problem_of(setup: Setup) -> Problem:
     """The partition problem of a strategy; memory without limits."""
     strategy, model = setup.strategy, setup.model
     behind = behind_passes(setup)
-    kinds = layer_kinds(model)[: model.layers]
+    kinds = layer_kinds(model)[: model.depth]
     first, last = setup.chunks[0].runs[0].block, tail_of(setup)
     priced = {
         kind: _kind(setup, [block_of(setup, kind, recipe) for recipe in _recipes(setup)], behind)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from shardwise.cost.chunk import BlockRun, Chunk, chunk_of
 from shardwise.cost.layer import Block
 from shardwise.cost.ledger import Ledger
-from shardwise.cost.memory import footprint_of
+from shardwise.cost.memory import footprint_of, trained_share
 from shardwise.cost.states import states_of
 from shardwise.cost.update import Update, beside_of, data_groups, reductions, update_of, windows
 from shardwise.estimate.setup import Setup
@@ -192,7 +192,7 @@ def mean_update(ground: Setup, strategy: Strategy, whole: Chunk) -> Update:
     """
     states, groups = states_of(strategy, ground.runtime), data_groups(ground.network, strategy)
     # adapters train a few parameters only: their update may be next to nothing
-    trained = 0.0 if ground.shard.lora else 1.0
+    trained = 0.0 if ground.shard.lora else trained_share([whole], ground.shard)
     found = update_of(
         [whole], strategy, ground.runtime, states, groups, ground.machine, ground.cluster.host_bandwidth, trained
     )

@@ -40,10 +40,10 @@ class _Case(NamedTuple):
 
     def of(self, piece: LayerPiece) -> Floats:
         block = piece.blocks[0]
-        return self.passes[0] * block.params + self.passes[1] * block.expert_params
+        return self.passes[0] * (block.params - block.frozen) + self.passes[1] * block.expert_params
 
     def sum_of(self, pieces: tuple[LayerPiece, ...]) -> Floats:
-        params = sum(piece.number * piece.blocks[0].params for piece in pieces)
+        params = sum(piece.number * (piece.blocks[0].params - piece.blocks[0].frozen) for piece in pieces)
         experts = sum(piece.number * piece.blocks[0].expert_params for piece in pieces)
         return self.passes[0] * params + self.passes[1] * experts
 
@@ -187,7 +187,7 @@ def _step(table: Table, frame: Frame, stretch: float) -> Floats:
     """The optimizer step: the mean over ranks; what is gathered for passes is not there."""
     rates: Rates = frame.rates
     both = rates.static + stretch * (rates.gradients + rates.work)
-    params = sum(piece.number * piece.blocks[0].params for piece in table.pieces)
+    params = sum(piece.number * (piece.blocks[0].params - piece.blocks[0].frozen) for piece in table.pieces)
     experts = sum(piece.number * piece.blocks[0].expert_params for piece in table.pieces)
     pp = np.array([layout.pp for layout in frame.layouts])[frame.of_pair]
     return np.asarray(((both[:, 0] * params + both[:, 1] * experts) / pp)[:, None])

@@ -136,7 +136,7 @@ class MixedScreen(Screen):
         ends[0], ends[-1] = priced[owners[0]].first, priced[owners[-1]].last
         again = np.stack([one.again for one in priced])[list(owners)]
         blocks = Blocks(layer, again, priced[0].block)
-        busy = np.maximum(busy, least_slowest(blocks, ends, rooms, self.space.question.model.layers))
+        busy = np.maximum(busy, least_slowest(blocks, ends, rooms, self.space.question.model.depth))
         # (1) of pipeline_bound: the first micro batch goes through all stages, wherever its layers are
         share = max(0.5, *(float((one.forward / one.both).max()) for one in priced))
         hops = [
@@ -152,7 +152,7 @@ class MixedScreen(Screen):
         """Seconds of one micro batch on all stages, if none takes longer than `busy`: the fastest kind has as many
         layers as it can. A slower slowest stage lets it have more, which may be worth it where micro batches are few.
         """
-        layers = float(self.space.question.model.layers)
+        layers = float(self.space.question.model.depth)
         fast = layer.min(axis=0)
         others = np.where(layer > fast, layer, np.inf).min(axis=0)
         more = np.where(np.isfinite(others), others, fast) - fast
@@ -181,7 +181,7 @@ class MixedScreen(Screen):
         limits = [limit * memory_share(cluster, one.table.ground.cluster.gpu) for one in priced]
         kinds = [_Room(one, strategy, choices, own) for one, own in zip(priced, limits, strict=True)]
         if strategy.pp == 1:
-            return np.asarray(np.min([one.whole(question.model.layers) for one in kinds], axis=0, keepdims=True))
+            return np.asarray(np.min([one.whole(question.model.depth) for one in kinds], axis=0, keepdims=True))
         flight = in_flight(strategy.schedule, strategy.pp, strategy.microbatches).each
         return np.stack([
             kinds[owner].layers(float(flight[rank]), first=rank == 0, last=rank == strategy.pp - 1)
@@ -193,7 +193,7 @@ class MixedScreen(Screen):
         most, question = rooms.sum(axis=0), self.space.question
         # every rank has a layer; those that cannot are too large by as much as they lack room for one
         short = 3.0 - rooms.min(axis=0)
-        shares = np.where(short > 2.0, short, question.model.layers / np.maximum(most, 1.0))
+        shares = np.where(short > 2.0, short, question.model.depth / np.maximum(most, 1.0))
         return np.asarray(question.memory_limit * shares)
 
 
@@ -216,7 +216,7 @@ class _Room:
 
     def _static(self, piece: int) -> float:
         block = self.table.pieces[piece].blocks[0]
-        return self.each[0] * block.params + self.each[1] * block.expert_params
+        return self.each[0] * (block.params - block.frozen) + self.each[1] * block.expert_params
 
     def whole(self, layers: int) -> Floats:
         """The share of all layers that one rank has room for."""

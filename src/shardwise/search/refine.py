@@ -128,7 +128,7 @@ def as_it_is(question: Question, strategy: Strategy) -> Refined:
 
 def every_cut(question: Question, strategy: Strategy, most: int) -> Refined | None:
     """The fastest of all cuts, each estimated; none where there are more than `most`."""
-    layers, chunks = question.model.layers, strategy.chunks
+    layers, chunks = question.model.depth, strategy.chunks
     if strategy.pp == 1 or comb(layers - 1, chunks - 1) > most or not cuts_freely(question, strategy):
         return None
     counts = (_between(ends, layers) for ends in combinations(range(1, layers), chunks - 1))
@@ -156,7 +156,7 @@ def _mixes(strategy: Strategy, layers: tuple[int, ...]) -> Iterator[Recompute]:
 
 
 def _even(question: Question, strategy: Strategy) -> Strategy:
-    layers = question.model.layers
+    layers = question.model.depth
     return with_layers(layers, strategy) if is_uneven(layers, strategy) else strategy
 
 
@@ -223,7 +223,7 @@ class _Tried:
         """Of cuts whose passes take the same time, the one whose fullest rank has least to update is faster."""
         best = self.best()
         for _ in range(LIGHTER if best.allowed else 0):
-            cut = cutter.lighter(Cut(spread(self.question.model.layers, best.strategy), best.strategy.recompute))
+            cut = cutter.lighter(Cut(spread(self.question.model.depth, best.strategy), best.strategy.recompute))
             if cut is None:
                 return
             self.estimate(self.named(cut))
@@ -259,7 +259,7 @@ class _Tried:
                     self.estimate(replace(found, layers=layers))
 
     def named(self, cut: Cut) -> Strategy:
-        layers = self.even.layers if cut.layers == spread(self.question.model.layers, self.even) else cut.layers
+        layers = self.even.layers if cut.layers == spread(self.question.model.depth, self.even) else cut.layers
         return replace(self.even, layers=layers, recompute=cut.recompute)
 
     @property
@@ -273,7 +273,7 @@ class _Tried:
         if not all(self._fitting(self.estimate(replace(self.even, recompute=self._all)))):
             return
         low = [-1 if fits else 0 for fits in self._fitting(self.first)]
-        high = [0 if one == -1 else max(spread(self.question.model.layers, self.even)) for one in low]
+        high = [0 if one == -1 else max(spread(self.question.model.depth, self.even)) for one in low]
         while any(most - least > 1 for least, most in zip(low, high, strict=True)):
             middle = [(least + most) // 2 if most - least > 1 else most for least, most in zip(low, high, strict=True)]
             estimate = self.estimate(replace(self.even, recompute=replace(self._all, layers=self._counts(middle))))
@@ -289,7 +289,7 @@ class _Tried:
         return [one.total <= most for one, most in zip(estimate.memory, limits, strict=True)]
 
     def _counts(self, by_rank: list[int]) -> tuple[int, ...]:
-        s, layers = self.even, spread(self.question.model.layers, self.even)
+        s, layers = self.even, spread(self.question.model.depth, self.even)
         ranks = [chunk_rank(chunk, s.pp, s.vpp, s.placement) for chunk in range(len(layers))]
         return tuple(min(by_rank[rank], count) for rank, count in zip(ranks, layers, strict=True))
 

@@ -245,7 +245,7 @@ def plan_pipeline(ask: Ask, plan: Plan, name: str) -> Pipeline:
 
 def _strategy_in(plan: Plan, name: str, placement: Placement | None, group: int = 0) -> Strategy:
     own = plan.strategy.schedule == name and not (name == "auto" and placement)
-    made = plan.strategy if own else reordered(plan.strategy, name, plan.model.layers, placement)
+    made = plan.strategy if own else reordered(plan.strategy, name, plan.model.depth, placement)
     return replace(made, group=group) if group and name == "interleaved" else made
 
 

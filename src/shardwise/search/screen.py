@@ -111,7 +111,7 @@ class Screen:
         frames = [self._frame(base, table) for base, table in zip(bases, tables, strict=True)]
         cells = [frame.cells for frame in frames]
         priced = [priced_of(self.space, *each) for each in zip(bases, tables, cells, strict=True)]
-        works = works_of(self.space.question.model.layers, tables, priced, cells, choices)
+        works = works_of(self.space.question.model.depth, tables, priced, cells, choices)
         return [self._rows(*each, choices, most) for each in zip(bases, tables, frames, priced, works, strict=True)]
 
     def _rows(
@@ -120,13 +120,13 @@ class Screen:
         question, pipes = self.space.question, self._pipes(table, frame)
         passes = self._passes(pipes, frame, work)[frame.track_of_pair]
         if choices.mix.any():
-            freed = lacking(table, frame, choices, question.model.layers, question.memory_limit)
+            freed = lacking(table, frame, choices, question.model.depth, question.memory_limit)
             passes = np.maximum(passes, mixed_passes(pipes, frame, work, freed))
-        bytes_ = memory(table, frame, choices, question.model.layers)
+        bytes_ = memory(table, frame, choices, question.model.depth)
         seconds = self._seconds(table, frame, passes)
         may = frame.valid & (seconds < most) & (bytes_ <= question.memory_limit)
         if may.any():
-            heavy = question.model.layers - sum(piece.number for piece in light(table))
+            heavy = question.model.depth - sum(piece.number for piece in light(table))
             for room in rooms(table, frame, choices, question.memory_limit, may):
                 at = np.ix_(room.pairs, room.choices)
                 passes[at] = np.maximum(passes[at], crowded(pipes, frame, work, room, heavy))
@@ -199,7 +199,7 @@ class Screen:
         key = (layout.schedule, layout.pp, layout.vpp, layout.microbatches, layout.group)
         if key not in self._paths:
             strategy = self.space.strategy(Point(base, layout, ShardingChoice(1, 0), Recompute()))
-            self._paths[key] = mean_path(strategy, self.space.question.model.layers, ends, hop, shown)
+            self._paths[key] = mean_path(strategy, self.space.question.model.depth, ends, hop, shown)
         return self._paths[key]
 
     def point(self, base: Base, row: int) -> Point:

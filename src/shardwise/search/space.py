@@ -114,7 +114,7 @@ class Space:
         return found
 
     def _recomputed(self, layout: Layout, kind: RecomputeKind) -> tuple[Recompute, ...]:
-        key = -(-self.question.model.layers // (layout.pp * layout.vpp)), kind
+        key = -(-self.question.model.depth // (layout.pp * layout.vpp)), kind
         if key not in self._known:
             self._known[key] = tuple(self.question.wishes.kept("recompute", recompute_choices(self.question, *key)))
         found: tuple[Recompute, ...] = self._known[key]
@@ -248,8 +248,12 @@ class Space:
         return list(dict.fromkeys((*found[-1:], *(one for one in found if one == "none"))))
 
     def _sps(self, tp: int) -> tuple[bool, ...]:
-        """With experts and without sequence parallel nothing is won; without tensor parallel it means nothing."""
+        """With experts and without sequence parallel nothing is won; without tensor parallel it means nothing, and what
+        was traced knows none.
+        """
         can = self.question.runtime.can.sp
+        if self.question.model.traced and tp > 1:
+            return (False,) if False in can else ()
         if tp == 1 or (self.question.model.moe is not None and True in can):
             return (True,)
         return can
@@ -324,7 +328,7 @@ class Space:
         piped = piped and (q.runtime.can.tied_with_pp or not q.model.tied)
         piped = piped and (q.runtime.can.ep_with_pp or base.ep == 1)
         piped = piped and (not isinstance(q.cluster, Mixed) or "stages" in q.runtime.can.mixed)
-        for pp in q.wishes.kept("pp", divisors(ranks, q.model.layers) if piped else [1]):
+        for pp in q.wishes.kept("pp", divisors(ranks, q.model.depth) if piped else [1]):
             dp = ranks // pp
             if q.base.global_batch % (dp * base.micro_batch) and not (pp == 1 and self._has_shares(base)):
                 continue
@@ -373,7 +377,7 @@ class Space:
         return any(shared_batches(replicas, q.base.global_batch // base.micro_batch))
 
     def _orders(self, pp: int, count: int) -> Iterator[tuple[int, str]]:
-        q, layers = self.question, self.question.model.layers
+        q, layers = self.question, self.question.model.depth
         searched = MIXED_SEARCHED if isinstance(q.cluster, Mixed) else SEARCHED
         allowed = [name for name in q.runtime.can.schedules if name in {*searched, *q.wishes.named("schedule")}]
         for schedule in q.wishes.kept("schedule", allowed) if pp > 1 else ["1f1b"]:

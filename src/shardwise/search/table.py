@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwise.cost.chunk import combined
-from shardwise.cost.layer import HOST_SHARE, PLAIN, SHOWN, Block, Recipe, Seconds, layer_passes
+from shardwise.cost.layer import PLAIN, Block, Recipe, layer_passes
+from shardwise.cost.seconds import HOST_SHARE, SHOWN, Seconds
 from shardwise.estimate.setup import Setup, block_of, layer_groups, setup_of
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
@@ -114,7 +115,7 @@ def table_of(space: Space, base: Base, recipes: tuple[Recipe, ...] = (PLAIN,), g
     """Ask the cost model for all pieces of a base: the blocks of the whole model on one stage, by recipe."""
     ground, model = ground or ground_of(space, base), space.question.model
     kinds = {kind.name: kind for kind in layer_kinds(model)}
-    order = [kind.name for kind in layer_kinds(model)[: model.layers]]
+    order = [kind.name for kind in layer_kinds(model)[: model.depth]]
     main = max(dict.fromkeys(order), key=order.count)
     numbers: dict[tuple[str, float], int] = {}
     plain: dict[tuple[str, float], Block] = {}
@@ -179,8 +180,8 @@ class QuickTable:
     def __init__(self, space: Space) -> None:
         self.space = space
         model = space.question.model
-        kinds = Counter(layer_kinds(model)[: model.layers])
-        self.kinds = {kind: count for kind, count in kinds.items() if count >= FEW * model.layers}
+        kinds = Counter(layer_kinds(model)[: model.depth])
+        self.kinds = {kind: count for kind, count in kinds.items() if count >= FEW * model.depth}
         self.grounds: dict[tuple[object, ...], Setup] = {}
         self.runs: dict[Base, list[tuple[int, Seconds, Seconds]]] = {}
 

@@ -100,7 +100,7 @@ def _asked(plan: Plan, text: str) -> tuple[Strategy, str]:
     from shardwise.inputs.layers import layer_faults, stage_layers
 
     made = filled(text, plan.strategy, plan.cluster.gpus)
-    counts, layers = made.recompute.layers, plan.model.layers
+    counts, layers = made.recompute.layers, plan.model.depth
     if not counts or "recompute=" in text.lower() or made.pp < 1 or made.vpp < 1 or any(layer_faults(layers, made)):
         return made, ""
     longest = max(stage_layers(layers, made))

@@ -30,7 +30,7 @@ from shardwise.per_op.alleviate import starts_of
 from shardwise.per_op.chain import Chain, chain_of, own_chain
 from shardwise.per_op.evaluate import evaluate
 from shardwise.per_op.operators import OperatorPricing
-from shardwise.per_op.orders import CHOICES, order_faults
+from shardwise.per_op.orders import CHOICES, ORDER, order_faults
 from shardwise.per_op.profiled import Profiled, dtype_of
 from shardwise.per_op.profiles.analytic import make_profile
 from shardwise.per_op.profiles.facts import OperatorFacts
@@ -83,8 +83,9 @@ class OperatorOptions:
     compatible: bool
     compatible_space: bool
     zero: Zero | None
-    schedule: str
+    schedule: str | None
     p2p_overlap: float | None
+    operators_only: bool = False
     start: str | None = None
     """A plan in Aceso's JSON says how many layers it is of, where nothing else does."""
 
@@ -112,9 +113,9 @@ def question_of(given: OperatorOptions) -> OperatorQuestion:
         sample_counts=_sizes(given, faults), most_tp=given.most_tp,
         stages=_stage_range(given.stages, faults) if pricing.zero < 2 else (1, 1),
         space="compatible" if given.compatible_space or given.compatible else "full",
-        model=given.model, cluster=cluster, seq=seq, runtime=given.runtime,
+        model=given.model, cluster=cluster, seq=seq, runtime=given.runtime, only=_conditions(given),
     )  # fmt: skip
-    faults += [*_refused(question), *order_faults(question, given.schedule), *_other_length(given, profile)]
+    faults += [*_refused(question), *order_faults(question, given.schedule or ORDER), *_other_length(given, profile)]
     if faults:
         raise InputError(faults)
     if _searches_zero(given, question):
@@ -129,7 +130,7 @@ def question_of(given: OperatorOptions) -> OperatorQuestion:
 def _searches_zero(given: OperatorOptions, question: OperatorQuestion) -> bool:
     """Whether sharded gradients are a choice: nobody said which ZeRO stage, and one stage may be the plan."""
     choice = given.zero is None and not given.compatible and 2 in given.runtime.can.zero
-    return choice and question.gpus > 1 and question.stage_range[0] == 1
+    return choice and question.pricing.zero < 2 and question.gpus > 1 and question.stage_range[0] == 1
 
 
 def _unreadable(given: OperatorOptions) -> Iterator[Fault]:
@@ -143,9 +144,9 @@ def _number_faults(values: Mapping[str, object]) -> Iterator[Fault]:
             yield Fault("--" + name.replace("_", "-"), why)
 
 
-def refuse_search(question: OperatorQuestion, schedule: str, method: str, **numbers: object) -> None:
+def refuse_search(question: OperatorQuestion, schedule: str | None, method: str, **numbers: object) -> None:
     """Raise what is wrong with how a search is to go."""
-    faults = [*order_faults(question, schedule), *_number_faults(numbers)]
+    faults = [*order_faults(question, schedule or ORDER), *_number_faults(numbers)]
     if method not in METHODS:
         faults.append(Fault("--method", f"{method!r} is no way to search; choose {', '.join(METHODS)}"))
     if faults:
@@ -163,12 +164,14 @@ def _contradictions(given: OperatorOptions) -> Iterator[Fault]:
         yield from asked_sharding(_zero(given), given.runtime)
     if given.zero == 3:
         yield Fault("--zero", "3 gathers whole layers, whose operators then have one split: use `shardwise plan`")
-    if given.zero == 2 and given.stages not in (None, "1", (1, 1)):
+    if _zero(given) == 2 and given.stages not in (None, "1", (1, 1)):
         why = "2 reduces gradients after every micro batch: one stage only; use 1, or leave out --stages"
         yield Fault("--zero", why)
     if given.model and given.model.traced:
         yield Fault("MODEL", "is a traced module, whose operators are not split; use `shardwise plan`")
-    if given.schedule not in CHOICES:
+    if given.model and (given.model.towers or given.model.stem or not given.model.causal):
+        yield Fault("MODEL", "is no decoder of text alone, whose operators are known here; use `shardwise plan`")
+    if given.schedule is not None and given.schedule not in CHOICES:
         yield Fault("--schedule", f"{given.schedule!r} is no order of these passes; choose {', '.join(CHOICES)}")
     seq = SEQ if given.seq is None else given.seq
     yield from value_faults(Strategy(global_batch=given.global_batch, seq=seq), "strategy")
@@ -313,8 +316,24 @@ def _told_of(facts: tuple[OperatorFacts, ...]) -> Iterator[str]:
         yield "Aceso's memory counts shared parameters once per operator: `shares` changes nothing with --compatible"
 
 
+def _conditions(given: OperatorOptions) -> str | None:
+    """What whole strategies beside it must keep; none where they would be another question: other operators, a space
+    that leaves more out, nodes of another size.
+    """
+    if given.operators_only or given.compatible or given.compatible_space or given.profiles or not given.cluster:
+        return None
+    if given.gpus_per_node not in {None, given.cluster.node_size}:
+        return None
+    words = [] if given.zero is None else [f"zero={given.zero}"]
+    words += [f"tp<={given.most_tp}"] if given.most_tp else []
+    least, most = _stage_range(given.stages, [])
+    return " ".join([*words, *([f"pp>={least}"] if least > 1 else []), *([f"pp<={most}"] if most else [])])
+
+
 def _zero(given: OperatorOptions) -> Zero:
-    return 1 if given.zero is None else given.zero
+    """What is asked for, else the first that the runtime has of those that operators can have."""
+    known: tuple[Zero, ...] = (1, 0, 2)
+    return next((zero for zero in known if zero in given.runtime.can.zero), 1) if given.zero is None else given.zero
 
 
 def _sizes(given: OperatorOptions, faults: list[Fault]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InfeasibleError, InputError
 from shardwise.frameworks.aceso.shapes import family_of, layers_of, missing_keys, shape_of
 from shardwise.inputs.serialise import to_json
 from shardwise.inputs.write import write_text
@@ -61,6 +61,10 @@ def lacks(question: OperatorQuestion) -> Iterator[str]:
 def write_plans(answer: OperatorAnswer, path: str | Path, best: int) -> int:
     """The best plans, each in its file (`config.json`, `config-2.json`); how many there were."""
     plans, target = (answer.plan, *answer.others)[:best], Path(path)
+    if not answer.plan.stages:
+        raise InfeasibleError(
+            f"{path} is not written: operator by operator nothing fits, and Aceso's runtime has no more"
+        )
     for index, plan in enumerate(plans):
         file = target if index == 0 else target.with_stem(f"{target.stem}-{index + 1}")
         write_text(file, to_json(to_aceso(answer.question, plan)))

@@ -68,6 +68,11 @@ class Config:
 
 def write_config(model: Model) -> Config:
     """The config of a model; InfeasibleError where no architecture of transformers is this model."""
+    if model.towers or model.stem or not model.causal:
+        raise InfeasibleError(
+            f"no architecture of transformers that is known here is {model.name}: the files of encoders and of models "
+            "with towers are read and not written; start from the model's own config.json, and take the strategy"
+        )
     wanted = _as_read(model)
     nearest: tuple[int, str] = (1000, "")
     for kind, groups in {**_WRITTEN, **HYBRIDS_WRITTEN}.items():

@@ -132,8 +132,8 @@ FAMILIES: dict[str, Family] = {
     "apertus": Family(switches=_ATTENTION_BIAS, gated=False, fixed={"activation": "squared-relu", "qk_norm": "head"}),
     "seed_oss": Family(switches={"qkv_bias": ("attention_bias",), "out_bias": ("attention_out_bias",)}),
     "qwen": Family(fixed={"qkv_bias": True}, window="never"),
-    **dict.fromkeys(("qwen2", "qwen2_moe"), _QWEN2),
-    **dict.fromkeys(("qwen3", "qwen3_moe"), _QWEN3),
+    **dict.fromkeys(("qwen2", "qwen2_moe", "qwen2_vl_text", "qwen2_5_vl_text"), _QWEN2),
+    **dict.fromkeys(("qwen3", "qwen3_moe", "qwen3_vl_text", "qwen3_vl_moe_text"), _QWEN3),
     **dict.fromkeys(("deepseek", "deepseek_v2"), _DEEPSEEK),
     **dict.fromkeys(("deepseek_v3", "kimi_k2"), _DEEPSEEK3),
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa", "glm4_moe_lite", "kimi_linear"), _DEEPSEEK3),
@@ -241,8 +241,8 @@ FAMILIES: dict[str, Family] = {
 }
 
 NOT_CAUSAL = frozenset(
-    {"bert", "roberta", "xlm-roberta", "albert", "electra", "deberta-v2", "distilbert", "t5", "mt5", "umt5", "bart",
-     "mbart", "pegasus", "whisper", "vit", "clip", "siglip", "wav2vec2", "longt5", "marian"}
+    {"albert", "electra", "deberta-v2", "distilbert", "umt5", "mbart", "pegasus", "clip", "siglip", "wav2vec2",
+     "longt5", "marian"}
 )  # fmt: skip
 
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -296,6 +296,9 @@ linear_dt_min linear_dt_init_floor linear_allow_neg_eigval full_attn_alpha_facto
 linear_attn_alpha_factor linear_attn_beta_factor mlp_alpha_factor mlp_beta_factor qk_head_dim rope_interleave
 moe_shared_expert_overlap mtp_layers_block_type attn_scale attn_temperature_tuning floor_scale no_rope_layer_interval
 no_rope_layers indexer_types num_expert_group
+add_cross_attention initializer_factor decoder_start_token_id forced_eos_token_id forced_decoder_ids suppress_tokens
+begin_suppress_tokens mask_feature_length mask_feature_min_masks mask_feature_prob mask_time_length mask_time_min_masks
+mask_time_prob init_std
 attn_impl attn_type no_bias multi_query rmsnorm post_layer_norm qk_ln softmax_scale prefix_lm attn_uses_sequence_id
 _attn_implementation _name_or_path _remove_final_layer_norm activation_dropout apply_query_key_layer_scaling
 apply_residual_connection_post_layernorm architectures attention_dropout attention_multiplier

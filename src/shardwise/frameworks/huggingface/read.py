@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import Fault, InputError
+from shardwise.frameworks.huggingface.encoders import VISION, WHOLE, vision_of
 from shardwise.frameworks.huggingface.families import ALIASES, FAMILIES, HYBRID, IGNORED, LLAMA, NOT_CAUSAL, Family
 from shardwise.frameworks.huggingface.hybrids import HEADLESS, HYBRIDS, LISTED
 from shardwise.frameworks.huggingface.keys import Keys
@@ -67,33 +68,65 @@ def read_config(data: dict[str, Any], *, name: str = "model", title: str = "conf
 def _read(data: dict[str, Any], name: str) -> HuggingFaceModel:
     inner = next((data[key] for key in _NESTED if isinstance(data.get(key), dict)), None)
     # A nested text part may leave to the outer file what both share.
-    keys = Keys(data if inner is None else {"tie_word_embeddings": data.get("tie_word_embeddings"), **inner})
+    tied = {"tie_word_embeddings": data["tie_word_embeddings"]} if data.get("tie_word_embeddings") is not None else {}
+    seen = tied if str(data.get("model_type")) in VISION else {}  # the class of the whole file ties, or does not
+    keys = Keys(data if inner is None else {**tied, **inner, **seen})
     kind = str(keys.get("model_type") or data.get("model_type") or "unknown").lower()
+    if inner is None and kind in WHOLE:
+        return _whole_model(keys, kind, name)
     _refuse(keys, kind)
     family = FAMILIES.get(kind, LLAMA)
     fields = _fields(keys, kind, family)
-    model = Model(name=name, **fields)
+    towers = vision_of(data, fields["hidden"])
+    model = Model(name=name, **fields, towers=towers)
     if model.heads % model.kv_heads:
         raise InputError(f"{model.kv_heads} key and value heads do not divide {model.heads} heads; correct one of them")
     unknown = tuple(sorted(keys.given - keys.read - IGNORED - _SPELLINGS))
     ignored = tuple(sorted((keys.given & (IGNORED | _SPELLINGS)) - keys.read))
-    beside = () if inner is None else tuple(sorted(key for key in data if data[key] is not inner))
+    counted = {"vision_config", *_VISION_KEYS, *IGNORED} if towers else set()
+    beside = (
+        () if inner is None else tuple(sorted(key for key in data if data[key] is not inner and key not in counted))
+    )
     return HuggingFaceModel(
         model=model,
         architecture=kind,
         understood=tuple(sorted((keys.read & keys.given) - IGNORED)),
         ignored=ignored,
         unknown=unknown,
-        notes=_notes(kind, unknown, ignored, beside),
+        notes=_notes(kind, unknown, ignored, beside, "language part" + (" and its vision tower" if towers else "")),
     )
 
 
-def _notes(kind: str, unknown: tuple[str, ...], ignored: tuple[str, ...], beside: tuple[str, ...]) -> tuple[str, ...]:
+_VISION_KEYS = (
+    "downsample_ratio", "mm_tokens_per_image", "model_type", "tie_word_embeddings", "image_seq_length",
+    "projector_hidden_act", "vision_feature_layer", "vision_feature_select_strategy",
+)  # fmt: skip
+
+
+def _whole_model(keys: Keys, kind: str, name: str) -> HuggingFaceModel:
+    """An encoder, or an encoder with a decoder."""
+    model = WHOLE[kind](keys, name)
+    keys.passed("model_type", "is_encoder_decoder", "tie_word_embeddings")
+    return HuggingFaceModel(
+        model=model,
+        architecture=kind,
+        understood=tuple(sorted((keys.read & keys.given) - IGNORED)),
+        ignored=tuple(sorted((keys.given & IGNORED) - keys.read)),
+        unknown=tuple(sorted(keys.given - keys.read - IGNORED)),
+        notes=(),
+    )
+
+
+def _notes(
+    kind: str, unknown: tuple[str, ...], ignored: tuple[str, ...], beside: tuple[str, ...], part: str
+) -> tuple[str, ...]:
     notes = []
     if kind not in FAMILIES:
         notes.append(f"the architecture {kind!r} is not known; it was read as a Llama-like model, so check its size")
     if beside:
-        notes.append(f"only the language part was read; left out beside it: {', '.join(beside)}")
+        notes.append(
+            f"only the {part} {'were' if 'tower' in part else 'was'} read; left out beside it: {', '.join(beside)}"
+        )
     if unknown:
         notes.append(f"not understood: {', '.join(unknown)}")
     if ignored:
@@ -103,7 +136,10 @@ def _notes(kind: str, unknown: tuple[str, ...], ignored: tuple[str, ...], beside
 
 def _refuse(keys: Keys, kind: str) -> None:
     if kind in NOT_CAUSAL or keys.switch("is_encoder_decoder"):
-        raise InputError(f"{kind!r} is not a causal language model; only decoder-only transformers can be planned")
+        raise InputError(
+            f"{kind!r} is not a causal language model, and of others only {', '.join(sorted(WHOLE))} are read; "
+            "trace it (`shardwise models --trace`), or describe it in a file of ours"
+        )
     known = kind in HYBRIDS
     strange = sorted(key for key in keys.data if key.lower().startswith(HYBRID) and keys.data[key] not in (None, False))
     if strange and not known:

@@ -9,7 +9,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from shardwise.errors import InputError
-from shardwise.inputs.traced import NONE, ElementType, Line, Traced, TracedBlock, TracedKind, TracedOp, at
+from shardwise.frameworks.torch.trace_split import RANKS
+from shardwise.inputs.traced import NONE, ElementType, Line, Traced, TracedBlock, TracedCut, TracedKind, TracedOp, at
 
 if TYPE_CHECKING:
     from shardwise.frameworks.torch.trace_record import Call, Held, Recording
@@ -36,6 +37,9 @@ class _Numbers:
     kept: float
     extra_f: float
     extra_b: float
+    params: float
+    sums_f: float
+    sums_b: float
 
 
 class _Pass:
@@ -68,6 +72,9 @@ class _Pass:
             kept=sum(call.kept for call in calls),
             extra_f=max(self._above(call) for call in calls) - end,
             extra_b=max(0.0, max(self._back_above(index) for index in run.calls) - end),
+            params=sum(call.params for call in calls),
+            sums_f=sum(call.sums for call in calls),
+            sums_b=sum(call.sums_back for call in calls),
         )
 
     def _above(self, call: Call) -> float:
@@ -81,6 +88,11 @@ class _Pass:
         return max((self._above(call) for call in self.back[index]), default=0.0) - waiting
 
 
+_Passes = tuple[_Pass, _Pass]
+DIVIDED = RANKS / (RANKS - 1)
+"""What a number loses by tensor parallel of so many ranks, times this, is what ranks divide of it."""
+
+
 def _is_table(memory: Held, found: Recording) -> bool:
     """Made before its first saver's block, without a gradient, and read by several blocks: masks and positions."""
     if memory.kept < 0 or memory.trains or len(memory.readers - {memory.segment}) < 2:
@@ -90,14 +102,15 @@ def _is_table(memory: Held, found: Recording) -> bool:
 
 def folded(
     few: Recording, many: Recording, samples: tuple[int, int], *, inputs: str, dtype: ElementType, seq: int,
-    names: dict[str, str],
+    names: dict[str, str], cut: tuple[Recording, Recording] | None = None,
 ) -> Traced:  # fmt: skip
-    """`samples`: of both; `names`: classes of blocks by path."""
+    """`samples`: of both; `names`: classes of blocks by path; `cut`: both as a rank of tensor parallel has them."""
     _same(few, many, samples)
     size = 4 if dtype == "fp32" else 2
     passes = _Pass(few, size), _Pass(many, size)
+    parts = (_Pass(cut[0], size), _Pass(cut[1], size)) if cut else None
     count = len(few.starts)
-    segments = [_segment(passes, samples, place, few.starts) for place in range(count + 2)]
+    segments = [_segment(passes, parts, samples, place, few.starts) for place in range(count + 2)]
     blocks = [
         TracedBlock(name=names[path], ops=ops, entry=_entry(passes, samples, place))
         for place, (path, ops) in enumerate(zip(few.starts, segments[1:-1], strict=True), start=1)
@@ -110,8 +123,13 @@ def folded(
         border=_border(passes, samples, count),
         tables=line_of(passes[0].table_bytes, passes[1].table_bytes, samples),
         logits=_logits(last, samples),
-        tied=sum(number for first, later, number in few.shared if first == 0 and later == count + 1),
+        tied=_tied(few), tied_cut=round(DIVIDED * (_tied(few) - _tied(cut[0]))) if cut else 0,
     )  # fmt: skip
+
+
+def _tied(found: Recording) -> int:
+    """Parameters that the last part shares with the first."""
+    return round(sum(number for first, later, number in found.shared if (first, later) == (0, len(found.starts) + 1)))
 
 
 def line_of(few: float, many: float, samples: tuple[int, int]) -> Line:
@@ -133,12 +151,15 @@ def _same(few: Recording, many: Recording, samples: tuple[int, int]) -> None:
 
 
 def _segment(
-    passes: tuple[_Pass, _Pass], samples: tuple[int, int], place: int, starts: Sequence[str]
-) -> tuple[TracedOp, ...]:  # fmt: skip
+    passes: _Passes, parts: _Passes | None, samples: tuple[int, int], place: int, starts: Sequence[str]
+) -> tuple[TracedOp, ...]:
     path = starts[place - 1] if 0 < place <= len(starts) else ""
     found = passes[0].found
     indices = [index for index, call in enumerate(found.forward) if call.segment == place]
-    return tuple(_op(passes, samples, run) for run in _runs(found, indices, path))
+    return tuple(
+        replace(_op(passes, samples, run), cut=_cut(passes, parts, samples, run) if parts else None)
+        for run in _runs(found, indices, path)
+    )
 
 
 def _runs(found: Recording, indices: list[int], path: str) -> Iterator[_CallRun]:
@@ -173,7 +194,7 @@ def _inside(owner: str, path: str) -> str:
     return owner.removeprefix(f"{path}.") if path else owner
 
 
-def _op(passes: tuple[_Pass, _Pass], samples: tuple[int, int], run: _CallRun) -> TracedOp:
+def _op(passes: _Passes, samples: tuple[int, int], run: _CallRun) -> TracedOp:
     few, many = (one.numbers(run) for one in passes)
     found, back = passes[0].found, passes[0].back
     launched = [found.forward[index].cost for index in run.calls]
@@ -189,13 +210,35 @@ def _op(passes: tuple[_Pass, _Pass], samples: tuple[int, int], run: _CallRun) ->
         kernels_f=sum(cost.kernels for cost in launched if cost),
         kernels_b=sum(cost.kernels for cost in launched_b if cost),
         kept=line("kept"), extra_f=line("extra_f"), extra_b=line("extra_b"),
-        params=sum(found.forward[index].params for index in run.calls),
+        params=round(few.params),
         single=any(cost.single for cost in launched if cost),
         masked=any(cost.masked for cost in launched if cost),
     )  # fmt: skip
 
 
-def _entry(passes: tuple[_Pass, _Pass], samples: tuple[int, int], place: int) -> Line:
+def _cut(passes: _Passes, parts: _Passes, samples: tuple[int, int], run: _CallRun) -> TracedCut | None:
+    """What tensor parallel divides: a line through the whole and one rank's part of it."""
+    whole, part = [one.numbers(run) for one in passes], [one.numbers(run) for one in parts]
+
+    def divided(few: float, many: float, less: float, less_of_many: float) -> Line:
+        return line_of(DIVIDED * (few - less), DIVIDED * (many - less_of_many), samples)
+
+    lines = {
+        name: divided(*(getattr(one, name) for one in (*whole, *part)))
+        for name in ("bytes_f", "bytes_b", "kept", "extra_f", "extra_b")
+    }
+    same = len(whole[0].shape) == len(part[0].shape)
+    shape = tuple(divided(*each) for each in zip(*(one.shape for one in (*whole, *part)), strict=True)) if same else ()
+    found = TracedCut(
+        shape=shape if any(line != NONE for line in shape) else (), **lines,
+        params=round(DIVIDED * (whole[0].params - part[0].params)),
+        sums_f=line_of(part[0].sums_f, part[1].sums_f, samples),
+        sums_b=line_of(part[0].sums_b, part[1].sums_b, samples),
+    )  # fmt: skip
+    return None if found == TracedCut() else found
+
+
+def _entry(passes: _Passes, samples: tuple[int, int], place: int) -> Line:
     few, many = (
         sum(one.bytes for one in part.found.memory if one.trains and one.segment < place and place in one.readers)
         for part in passes
@@ -203,10 +246,10 @@ def _entry(passes: tuple[_Pass, _Pass], samples: tuple[int, int], place: int) ->
     return line_of(few, many, samples)
 
 
-def _border(passes: tuple[_Pass, _Pass], samples: tuple[int, int], count: int) -> Line:
+def _border(passes: _Passes, samples: tuple[int, int], count: int) -> Line:
     """Of the widest of all borders between blocks."""
 
-    def crossing(part: _Pass, place: int) -> int:
+    def crossing(part: _Pass, place: int) -> float:
         memory = (one for one in part.found.memory if one.trains and one.segment <= place)
         return sum(one.bytes for one in memory if max(one.readers, default=0) > place)
 
@@ -231,7 +274,7 @@ def _kinds(blocks: list[TracedBlock], paths: Sequence[str]) -> tuple[tuple[Trace
     kinds: list[TracedBlock] = []
     firsts, order = list[str](), list[int]()
     for block, path in zip(blocks, paths, strict=True):
-        plain = replace(block, ops=tuple(replace(op, extra_f=NONE, extra_b=NONE) for op in block.ops))
+        plain = replace(block, ops=tuple(_without_peaks(op) for op in block.ops))
         index = known.setdefault(plain, len(known))
         if index == len(kinds):
             kinds.append(block)
@@ -240,6 +283,11 @@ def _kinds(blocks: list[TracedBlock], paths: Sequence[str]) -> tuple[tuple[Trace
             kinds[index] = _highest(kinds[index], block)
         order.append(index)
     return _named(kinds, firsts), tuple(order)
+
+
+def _without_peaks(op: TracedOp) -> TracedOp:
+    cut = op.cut and replace(op.cut, extra_f=NONE, extra_b=NONE)
+    return replace(op, extra_f=NONE, extra_b=NONE, cut=cut)
 
 
 def _named(kinds: list[TracedBlock], paths: list[str]) -> tuple[TracedBlock, ...]:
@@ -254,8 +302,12 @@ def _named(kinds: list[TracedBlock], paths: list[str]) -> tuple[TracedBlock, ...
 
 
 def _highest(kind: TracedBlock, other: TracedBlock) -> TracedBlock:
-    ops = tuple(
-        replace(op, extra_f=max(op.extra_f, more.extra_f, key=sum), extra_b=max(op.extra_b, more.extra_b, key=sum))
-        for op, more in zip(kind.ops, other.ops, strict=True)
-    )
-    return replace(kind, ops=ops)
+    return replace(kind, ops=tuple(map(_higher, kind.ops, other.ops)))
+
+
+def _higher(op: TracedOp, other: TracedOp) -> TracedOp:
+    for name in ("extra_f", "extra_b"):
+        if sum(getattr(other, name)) > sum(getattr(op, name)):
+            cut = op.cut and other.cut and replace(op.cut, **{name: getattr(other.cut, name)})
+            op = replace(op, cut=cut, **{name: getattr(other, name)})
+    return op

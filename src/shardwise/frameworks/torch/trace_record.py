@@ -23,8 +23,11 @@ from torch.utils._pytree import tree_leaves
 
 from shardwise.errors import InputError
 from shardwise.frameworks.torch.trace_ops import ATTENTIONS, SILENT, Cost, Seen, cost_of
+from shardwise.frameworks.torch.trace_split import ALIAS, RANKS, CallCut, TensorCuts
 
 STEPS = 4096
+ROW_SUMS = 12.0
+"""Bytes of a row of logits that ranks add up: the largest, that of the target, the sum of exponentials."""
 LAST = 2**62
 """Numbers of nodes beyond this are those of nodes that gather gradients, which have none."""
 
@@ -46,15 +49,19 @@ class Call:
     """Backward: the operator of forward that it belongs to."""
     kept: float = 0.0
     """Bytes that stay for its backward, each where it is saved first."""
-    params: int = 0
+    params: float = 0
     """Parameters that it is the first to read."""
+    sums: float = 0.0
+    """Bytes of its results that tensor parallel adds up over the ranks."""
+    sums_back: float = 0.0
+    """Bytes of gradients of its inputs that it adds up in backward."""
 
 
 @dataclass(slots=True)
 class Held:
     """A tensor's memory."""
 
-    bytes: int
+    bytes: float
     segment: int
     trains: bool = False
     """Something that has a gradient was read from it."""
@@ -74,9 +81,9 @@ class Recording:
     """Paths of the blocks in the order in which they began."""
     memory: list[Held] = field(default_factory=list)
     """Of everything that was made in forward, and of the inputs."""
-    params: dict[str, int] = field(default_factory=dict)
+    params: dict[str, float] = field(default_factory=dict)
     """Parameters that nothing read, by name."""
-    shared: list[tuple[int, int, int]] = field(default_factory=list)
+    shared: list[tuple[int, int, float]] = field(default_factory=list)
     """Parameters that later segments read again: first segment, later one, how many."""
 
 
@@ -143,6 +150,18 @@ def attention(
 
 
 @contextmanager
+def gradients_dropped(root: nn.Module) -> Iterator[None]:
+    """Inside it gradients of parameters go as soon as they are there."""
+    with ExitStack() as stack:
+        for parameter in root.parameters():
+            if parameter.requires_grad:
+                drop = partial(setattr, parameter, "grad", None)
+                hook = parameter.register_post_accumulate_grad_hook(lambda _, drop=drop: drop())  # type: ignore[no-untyped-call]
+                stack.callback(hook.remove)
+        yield
+
+
+@contextmanager
 def unpacked() -> Iterator[None]:
     """Inside it transformers takes the positions that its models count themselves for those of one document a sample,
     as they are: it looks at their values, which fake tensors have not, and else makes a mask that a run does without.
@@ -187,9 +206,11 @@ def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None,
 class Recorder(TorchDispatchMode):
     """Writes down every operator of one pass through a module."""
 
-    def __init__(self, root: nn.Module, blocks: dict[str, nn.Module], inputs: list[Tensor]) -> None:
+    def __init__(
+        self, root: nn.Module, blocks: dict[str, nn.Module], inputs: list[Tensor], cuts: TensorCuts | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.found = Recording()
+        self.found, self._cuts, self._seen = Recording(), cuts, 0
         self._root, self._blocks = root, {id(module): path for path, module in blocks.items()}
         self._paths = {id(module): path for path, module in root.named_modules()}
         self._owners, self._inside, self._segment = [""], 0, 0
@@ -198,7 +219,7 @@ class Recorder(TorchDispatchMode):
         self._numbers: dict[int, int] = {}
         self._saved: list[tuple[int, Held]] = []
         self._backward = False
-        self._weights: dict[int, tuple[str, int]] = {}
+        self._weights: dict[int, tuple[str, float]] = {}
         self._read: dict[int, int] = {}
         self._lasting = self._of_module()
         for one in inputs:
@@ -210,7 +231,8 @@ class Recorder(TorchDispatchMode):
         for name, parameter in self._root.named_parameters():
             storage = parameter.untyped_storage()
             held.append(storage)
-            self._weights[storage._cdata] = name, parameter.numel()
+            share = RANKS if self._cuts and name in self._cuts.weights else 1
+            self._weights[storage._cdata] = name, parameter.numel() / share
         for buffer in self._root.buffers():
             held.append(buffer.untyped_storage())
             self._weights.setdefault(held[-1]._cdata, ("", 0))
@@ -227,11 +249,7 @@ class Recorder(TorchDispatchMode):
                 modules.register_module_forward_hook(self._leave),
             ):
                 stack.callback(made.remove)
-            for parameter in self._root.parameters():
-                if parameter.requires_grad:
-                    drop = partial(setattr, parameter, "grad", None)
-                    hook = parameter.register_post_accumulate_grad_hook(lambda _, drop=drop: drop())  # type: ignore[no-untyped-call]
-                    stack.callback(hook.remove)
+            stack.enter_context(gradients_dropped(self._root))
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, lambda saved: saved))
             stack.enter_context(self)
             yield
@@ -273,12 +291,12 @@ class Recorder(TorchDispatchMode):
             self._saved.append((_next_number() - 1, known[1]))
         return tensor
 
-    def _born(self, tensor: Tensor) -> None:
+    def _born(self, tensor: Tensor, dim: int = -1) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._alive or key in self._weights:
             return
-        memory = Held(storage.nbytes(), place_of(self._segment))
+        memory = Held(storage.nbytes() / (1 if dim < 0 else RANKS), place_of(self._segment))
         self._alive[key] = weakref.ref(storage, partial(self._gone, key)), memory
         self._live += memory.bytes
         if not self._backward:
@@ -294,20 +312,34 @@ class Recorder(TorchDispatchMode):
         if space == "prim":  # questions that Python asks a tensor
             return func(*args, **(kwargs or {}))
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        fresh = not self._backward and self._reads(inputs)
+        fresh = 0 if self._backward else self._reads(inputs)
         out = func(*args, **(kwargs or {}))
         outputs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        cut = self._cut(name, len(inputs), len(outputs))
         before = len(self._alive), self._live
-        for one in outputs:
-            self._born(one)
+        for one, dim in zip(outputs, cut.outs, strict=True):
+            self._born(one, dim)
         launches = (len(self._alive), self._live) != before or func._schema.is_mutable
         if name in SILENT or not outputs:
             launches = False
-        cost = _cost(name, args, inputs, outputs) if launches else None
-        self._write(Call(name, self._owners[-1], place_of(self._segment), cost, self._live), int(fresh))
+        cost = _cost(name, args, inputs, outputs, cut) if launches else None
+        sums = _bytes(outputs[:1]) * cut.sums + (ROW_SUMS * outputs[0][..., 0].numel() if cut.rows else 0.0)
+        back = _bytes([inputs[place] for place in cut.sums_back])
+        call = Call(name, self._owners[-1], place_of(self._segment), cost, self._live, sums=sums, sums_back=back)
+        self._write(call, fresh)
         return out
 
-    def _write(self, call: Call, params: int) -> None:
+    def _cut(self, name: str, inputs: int, outputs: int) -> CallCut:
+        """What of this operator's tensors is cut."""
+        if self._cuts is None or name == ALIAS:
+            return CallCut((-1,) * inputs, (-1,) * outputs)
+        self._seen += 1
+        cut = self._cuts.calls[self._seen - 1] if self._seen <= len(self._cuts.calls) else CallCut()
+        if (len(cut.ins), len(cut.outs)) != (inputs, outputs):
+            raise InputError(f"{name} runs in another order the second time; a trace needs the same every time")
+        return cut
+
+    def _write(self, call: Call, params: float) -> None:
         if self._backward:
             node = torch._C._current_autograd_node()
             number = node._sequence_nr() if node is not None else LAST
@@ -319,9 +351,9 @@ class Recorder(TorchDispatchMode):
         self._numbers.setdefault(_next_number() - 1, len(self.found.forward))
         self.found.forward.append(call)
 
-    def _reads(self, inputs: list[Tensor]) -> int:
+    def _reads(self, inputs: list[Tensor]) -> float:
         """Parameters that are read for the first time; of other memory, who reads it."""
-        segment, fresh = place_of(self._segment), 0
+        segment, fresh = place_of(self._segment), 0.0
         for one in inputs:
             key = one.untyped_storage()._cdata
             if key in self._weights:
@@ -347,8 +379,11 @@ def _next_number() -> int:
     return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
 
 
-def _cost(name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> Cost:  # noqa: ANN401
-    seen_in, seen_out = [_seen(one) for one in inputs], [_seen(one) for one in outputs]
+def _cost(name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor], cut: CallCut) -> Cost:  # noqa: ANN401
+    seen_in, seen_out = (
+        [_seen(one, dim) for one, dim in zip(tensors, dims, strict=True)]
+        for tensors, dims in ((inputs, cut.ins), (outputs, cut.outs))
+    )
     causal = name in ATTENTIONS and any(one is True for one in args[4 if "flash" in name else 6 :])
     steps, groups = {"convolution": (args[3:4], args[8:9]), "convolution_backward": (args[4:5], args[9:10])}.get(
         name, ((), ())
@@ -357,15 +392,25 @@ def _cost(name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> 
     return cost_of(name, seen_in, seen_out, flag=causal, groups=groups[0] if groups else 1, unit=unit)
 
 
-def _seen(tensor: Tensor) -> Seen:
-    return Seen(tuple(tensor.shape), tuple(tensor.stride()), tensor.element_size(), tensor.is_contiguous())
+def _bytes(tensors: list[Tensor]) -> float:
+    return float(sum(one.numel() * one.element_size() for one in tensors))
+
+
+def _seen(tensor: Tensor, dim: int) -> Seen:
+    shape: list[Any] = list(tensor.shape)
+    if dim >= 0:
+        shape[dim] /= RANKS
+    return Seen(tuple(shape), tuple(tensor.stride()), tensor.element_size(), tensor.is_contiguous())
 
 
 def record(
-    module: nn.Module, blocks: dict[str, nn.Module], inputs: dict[str, Tensor], loss_of: Callable[[Any], Tensor]
-) -> Recording:
-    """One pass, both ways; `loss_of`: what backward begins at, of what the module gives."""
-    recorder = Recorder(module, blocks, list(inputs.values()))
+    module: nn.Module, blocks: dict[str, nn.Module], inputs: dict[str, Tensor], loss_of: Callable[[Any], Tensor],
+    cuts: TensorCuts | None = None,
+) -> Recording:  # fmt: skip
+    """One pass, both ways; `loss_of`: what backward begins at, of what the module gives; `cuts`: as a rank of tensor
+    parallel has it.
+    """
+    recorder = Recorder(module, blocks, list(inputs.values()), cuts)
     with ExitStack() as stack:
         if "position_ids" not in inputs:
             stack.enter_context(unpacked())

@@ -16,6 +16,7 @@ from shardwise.inputs.serialise import to_json
 from shardwise.inputs.write import write_now, write_text
 from shardwise.measure.rehearse.compare import compare, folded
 from shardwise.measure.rehearse.megatron import megatron_spec
+from shardwise.measure.rehearse.module import count_module, module_spec
 from shardwise.measure.rehearse.program import read_result, run_program
 from shardwise.measure.rehearse.spec import Spec, rank_number, spec_of
 from shardwise.measure.rehearse.torchtitan import torchtitan_spec
@@ -42,9 +43,10 @@ class Rehearsal:
 
 
 def spec_for(
-    plan: Plan, rank: str | None = None, *, device: Device | None = None, builder: Builder | None = None
-) -> Spec:
-    """The share of a rank; `builder`: who builds it, our program where none is given."""
+    plan: Plan, rank: str | None = None, *, device: Device | None = None, builder: Builder | None = None,
+    trace: str | None = None,
+) -> Spec:  # fmt: skip
+    """The share of a rank; `builder`: who builds it, our program where none is given; `trace`: the user's module."""
     ensure(plan.model, plan.cluster, plan.strategy, load_runtime(plan.strategy.runtime))
     if plan.strategy.masked_documents is not None:
         told = "samples of a rehearsal are one document each; rehearse what `estimate --packing unmasked` writes"
@@ -54,6 +56,8 @@ def spec_for(
             Fault("--rank", f"is missing; give pp0 to pp{plan.strategy.pp - 1}, the fullest is a good one")
         )
     number = rank_number(rank or "pp0", plan.strategy.pp)
+    if trace or plan.model.traced:
+        return _of_module(plan, number, trace, device, builder)
     if builder == "megatron":
         if device == "meta":
             raise InputError(Fault("--device", "is meta, and Megatron's modules need a GPU; leave --with megatron out"))
@@ -66,6 +70,18 @@ def spec_for(
     return spec
 
 
+def _of_module(plan: Plan, number: int, trace: str | None, device: Device | None, builder: Builder | None) -> Spec:
+    if trace is None:
+        told = f"is missing; {plan.model.name} is a traced module, give the file it was traced from, my_model.py:build"
+        raise InputError(Fault("--trace", told))
+    if builder is not None:
+        raise InputError(Fault("--with", f"is {builder}, and a traced module is built by its own file; leave it out"))
+    if device != "meta":
+        told = "of a traced module memory is counted, without a GPU; add --device meta"
+        raise InputError(Fault("--device", told))
+    return module_spec(plan, number, trace)
+
+
 def run(
     plan: Plan,
     rank: str | None,
@@ -74,9 +90,10 @@ def run(
     builder: Builder | None,
     repeats: int,
     keep: str | Path | None,
+    trace: str | None = None,
 ) -> Rehearsal:
-    """Run a rank here; `keep`: a file for the program's result."""
-    spec = spec_for(plan, rank, device=device, builder=builder)
+    """Run a rank here; `keep`: a file for the program's result; `trace`: the file of a traced module."""
+    spec = spec_for(plan, rank, device=device, builder=builder, trace=trace)
     if find_spec("torch") is None:
         raise MissingExtraError("rehearsing a rank", "torch")
     if builder and find_spec(builder) is None:
@@ -85,7 +102,7 @@ def run(
     if device != "meta" and shutil.which("nvidia-smi") is None:
         way = "" if builder == "megatron" or spec.get("run_only") else ", or give --device meta"
         raise InputError(f"this machine has no GPU: write the program for one with --write FILE{way}")
-    result = run_program(spec, device=device or "cuda", repeats=repeats)
+    result = count_module(spec) if trace else run_program(spec, device=device or "cuda", repeats=repeats)
     if keep:
         write_text(keep, to_json(result))
         write_now()  # minutes of a GPU: kept, whatever is wrong with it

@@ -45,11 +45,11 @@ def spec_of(plan: Plan, rank: int) -> Spec:
         "style": "plain" if is_plain(load_runtime(plan.strategy.runtime), plan.strategy) else "sharded",
         "model": model_values(setup),
         "strategy": strategy_values(setup),
-        "kernels": _kernels(setup),
-        "states": _states(setup),
+        "kernels": kernels_of(setup),
+        "states": states_of(setup),
         "memory": {"gather_buffer": setup.runtime.memory.gather_buffer, "workspace": setup.runtime.memory.workspace},
         "chunks": [_chunk(setup, index) for index in setup.rank_indices(rank)],
-        "actions": _actions(plan, setup, rank),
+        "actions": actions_of(plan, setup, rank),
     }
 
 
@@ -141,14 +141,14 @@ def strategy_values(setup: Setup) -> Spec:
     }
 
 
-def _kernels(setup: Setup) -> Spec:
+def kernels_of(setup: Setup) -> Spec:
     kernels = setup.runtime.kernels
     fields = ("norm", "qkv", "weight_grad_fusion", "fused_optimizer", "expert_output_kept", "activation", "loss",
               "gathered_input_kept", "gelu_kept", "fp8_inputs", "fp8_copies")  # fmt: skip
     return {name: getattr(kernels, name) for name in fields}
 
 
-def _states(setup: Setup) -> Spec:
+def states_of(setup: Setup) -> Spec:
     """Bytes per parameter, and which of them come and go."""
     states, strategy, memory = setup.states, setup.strategy, setup.runtime.memory
     return {
@@ -165,7 +165,7 @@ def _chunk(setup: Setup, index: int) -> Spec:
     kinds = layer_kinds(setup.model)
     start, count = sum(setup.layers[:index]), setup.layers[index]
     last = index == len(setup.layers) - 1
-    own = kinds[start : start + count] + (kinds[setup.model.layers :] if last else ())
+    own = kinds[start : start + count] + (kinds[setup.model.depth :] if last else ())
     again = recomputed_layers(setup.strategy, index, setup.layers, len(own))
     recompute = setup.strategy.recompute
     word = "full" if recompute.full else list(recompute.modules)
@@ -176,7 +176,7 @@ def _chunk(setup: Setup, index: int) -> Spec:
     return {"layers": layers[:count], "ahead": layers[count:], "embedding": index == 0, "head": last}
 
 
-def _actions(plan: Plan, setup: Setup, rank: int) -> list[tuple[int, str, int]]:
+def actions_of(plan: Plan, setup: Setup, rank: int) -> list[tuple[int, str, int]]:
     """The rank's order of work, its chunks numbered from 0."""
     strategy = setup.strategy
     if strategy.pp == 1:

@@ -42,7 +42,7 @@ def read(row: Row, folder: Path, cluster: str | None) -> MeasuredRun | Skipped:
         complete=True,
         model=model,
         cluster=load_cluster(f"{world}x{system}"),
-        strategy=with_layers(model.layers, strategy),
+        strategy=with_layers(model.depth, strategy),
         runtime=load_runtime(strategy.runtime),
         measured=_measured(row),
         group=f"{row['model']}/{strategy.seq}/{world}/{strategy.global_batch}",

@@ -38,7 +38,7 @@ def _kinds(model: Model, strategy: Strategy, runtime: Runtime) -> Iterator[Recom
         taken |= new
         if new and "modules" in runtime.can.recompute:
             yield Recompute(modules=tuple(sorted(taken, key=MODULES.index)))
-    most = max(spread(model.layers, strategy))
+    most = max(spread(model.depth, strategy))
     for share in _WHOLE:
         if share == 1.0:
             yield Recompute(full=True)
