@@ -49,9 +49,9 @@ def shape_by_tp(case: Combination) -> Iterator[Fault]:
     yield Fault("strategy.tp", f"{tp} does not divide the model's {', '.join(uneven)}{reason}; use tp {legal}")
 
 
-@rule("tp", "model.vocab")
+@rule("tp", "model.vocab", "model.traced")
 def vocabulary(case: Combination) -> Iterator[Fault]:
-    if case.model.vocab < case.strategy.tp:
+    if not case.model.traced and case.model.vocab < case.strategy.tp:
         yield Fault(
             "strategy.tp", f"{case.strategy.tp} ranks cannot share a vocabulary of {case.model.vocab}; lower tp"
         )

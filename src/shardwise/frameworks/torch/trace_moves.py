@@ -74,14 +74,23 @@ def _reshaped(node: Node, part: CutDim, choose: Choose) -> Found:
     lead = prod(before[: part.dim])
     end = lead * before[part.dim]
     if part.outer:
-        return [_after(after, lead * part.outer, part)]
-    inside = [dim for dim, size in enumerate(after) if size > 1 and lead <= prod(after[:dim]) < end]
-    if len(inside) == 1 and after[inside[0]] == before[part.dim]:
-        return [CutDim(inside[0], 0, part.origins)]
-    if not inside:
-        return [_after(after, lead, part)]
-    dim = inside[choose(part, [after[place] for place in inside])]
-    return [CutDim(dim, 1, part.origins)]
+        fixed = _after(after, lead * part.outer, part)
+        if fixed:
+            choose(part, [after[fixed.dim] // fixed.outer])
+        return [fixed] if fixed else None
+    first = _after(after, lead, part)
+    if first is None:
+        return None
+    found = [(first, after[first.dim] // max(1, first.outer))]
+    found += [
+        (CutDim(dim, 1, part.origins), size)
+        for dim, size in enumerate(after)
+        if size > 1 and lead < prod(after[:dim]) < end
+    ]
+    if len(found) == 1:
+        stays = first.outer == 1 and after[first.dim] == before[part.dim]
+        return [first._replace(outer=0) if stays else first]
+    return [found[choose(part, [size for _, size in found])][0]]
 
 
 def _after(shape: tuple[int, ...], lead: int, part: CutDim) -> CutDim | None:
