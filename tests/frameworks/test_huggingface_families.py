@@ -15,7 +15,7 @@ gpt2 gpt_bigcode gpt_neo gpt_neox gptj granite helium hyperclovax jais2 llama mi
 olmo2 olmo3 opt phi phi3 qwen2 qwen3 seed_oss smollm3 stablelm starcoder2 vaultgemma youtu biogpt
 """
 EXPERTS = """
-exaone_moe flex_olmo glm4_moe_lite gpt_oss granitemoe granitemoeshared llama4 llama4_text mellum minimax_m2 mixtral
+exaone_moe flex_olmo glm4_moe_lite gpt_oss granitemoe granitemoeshared llama4_text mellum minimax_m2 mixtral
 olmoe phimoe qwen2_moe qwen3_moe solar_open
 """
 MIXED = """
@@ -23,7 +23,7 @@ bamba deepseek_v32 falcon_h1 falcon_mamba glm_moe_dsa granitemoehybrid jamba kim
 nemotron_h olmo_hybrid qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_next
 """
 TYPES = [*DENSE.split(), *EXPERTS.split(), *MIXED.split()]
-LISTED = {"nemotron_h", "gpt_neo", "llama4", "qwen3_5", "qwen3_5_moe"}
+LISTED = {"nemotron_h", "gpt_neo", "qwen3_5", "qwen3_5_moe"}
 """Whose layers are a list or stand in an inner config: built as deep as their defaults."""
 
 

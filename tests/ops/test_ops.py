@@ -28,7 +28,8 @@ def all_ops(model, strategy=None, runtime=UNPADDED):
     layers = [op for kind in layer_kinds(model) for op in layer_ops(shard, kind)]
     # a multi-token-prediction layer has a final norm of its own and shares the output matrix
     extra = model.mtp * head(shard, own_weights=False)
-    return [*embedding(shard), *layers, *head(shard, own_weights=not model.tied), *extra]
+    first = shard.of(model.towers[0].name) if model.towers else shard  # the model's own stands where its layers begin
+    return [*embedding(first), *layers, *head(shard, own_weights=not model.tied), *extra]
 
 
 @pytest.mark.parametrize("name", model_names())
