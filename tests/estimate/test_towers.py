@@ -119,6 +119,19 @@ def test_where_towers_may_stand_is_compared_with_the_reason():
         assert shardwise.estimate(model, found.cluster, cut).iteration_seconds == ways[name].seconds
 
 
+@pytest.mark.parametrize("line", ["pp4 layers=34,18,19,18", "pp8 layers=27,9,9,9,9,9,9,8"])
+def test_a_cut_that_the_model_alone_cannot_have_is_compared_too(line):
+    found = shardwise.estimate("gemma-3-27b-vision", "64xh200", f"{line} mbs1 gbs256 seq8192")
+    rows = standings(found)
+    assert sum(rows[-1].layers) == found.model.layers
+    assert rows[-1].towers == COPIED
+
+
+def test_a_pipeline_longer_than_the_model_alone_is_compared_without_copies():
+    found = shardwise.estimate("qwen2.5-vl-7b", "60xh200", "pp30 mbs1 gbs256 seq8192")
+    assert all(row.towers != COPIED for row in standings(found))
+
+
 def test_where_there_is_nothing_to_compare():
     assert standings(estimated(SMALL, "pp1 mbs1 gbs16 seq4096")) == ()
     assert standings(estimated(shardwise.load_model("llama-3-8b"), "pp4 mbs1 gbs16 seq4096")) == ()

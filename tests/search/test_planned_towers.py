@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import combinations, pairwise
 
 import pytest
 
 import shardwise
 from shardwise.inputs.model import Model
+from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.towers import Projector, Stem
+from shardwise.search import wishes
+from shardwise.search.api import UNSEARCHED
 
 VISION = Model(
     name="vision", layers=4, hidden=512, heads=8, kv_heads=8, head_size=64, ffn=2048, causal=False, activation="gelu",
@@ -49,6 +52,25 @@ def test_no_cut_through_towers_is_faster_than_the_bound_nor_than_the_best(name):
     ]  # fmt: skip
     assert answer.bound <= min(found) * (1 + 1e-9)
     assert answer.best.iteration_seconds <= min(found) * 1.005  # the gap that it stops at
+
+
+def test_a_tower_that_is_frozen_and_most_of_the_model_is_planned():
+    deep = replace(TEXT, layers=2, towers=(replace(VISION, layers=12),))
+    answer = shardwise.plan(deep, "8xh100", global_batch=32, seq=4096, only="images=8 frozen=vision tp1 pp1 mbs1")
+    assert answer.best.strategy.frozen == ("vision",)
+    assert answer.bound <= answer.best.iteration_seconds
+
+
+def test_another_cluster_is_planned_for_the_same_work():
+    found = shardwise.estimate(TEXT, "8xh100", "tp1 pp1 mbs1 gbs32 seq4096 images=4 frozen=vision")
+    there = shardwise.what_if(shardwise.plan_of(found), gpus=16, only="tp1 pp1 mbs1")
+    assert (there.again.best.strategy.images, there.again.best.strategy.frozen) == (4.0, ("vision",))
+
+
+def test_every_field_of_a_strategy_is_asked_searched_or_decided():
+    axes = {wishes._NAMES.get(axis, axis) for axis in wishes.AXES}
+    known = axes | {*UNSEARCHED, *wishes._ASKED, *wishes._DECIDED, "runtime"}
+    assert {field.name for field in fields(Strategy)} <= known
 
 
 def test_the_verbs_around_a_plan_take_towers(tmp_path):

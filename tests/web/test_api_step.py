@@ -67,6 +67,23 @@ def test_a_step_says_what_an_estimate_says(server, change):
     assert all(sum(one["memory"].values()) == pytest.approx(one["total"], abs=10) for one in found["stages"])
 
 
+@pytest.mark.parametrize("runtimes", [("torchtitan", "megatron"), ("megatron", "torchtitan")])
+def test_a_step_is_of_the_runtime_that_it_turned_to(server, runtimes):
+    line = f"tp2 pp1 zero3 mbs1 gbs16 seq4096 recompute=full runtime={runtimes[0]}"
+    asked = {"question": SMALL, "strategy": line, "change": f"runtime={runtimes[1]}"}
+    found = server.post("/api/step", asked).data
+    same = shardwise.estimate(SMALL["model"], SMALL["cluster"], found["strategy"])
+    assert same.strategy.runtime == runtimes[1]
+    assert found["numbers"]["iteration_seconds"] == same.iteration_seconds
+    assert found["numbers"]["total_bytes"] == same.total_bytes
+
+
+def test_a_runtime_that_cannot_run_the_strategy_says_so(server):
+    found = step(server, change="runtime=torchtitan").data
+    assert "numbers" not in found
+    assert any("torchtitan" in fault for fault in found["faults"])
+
+
 def test_a_step_says_what_the_view_says(server):
     asked = {"question": {**SMALL, "memory_margin": "20GiB"}, "strategy": LINE}
     numbers = server.post("/api/view", asked).data["view"]["numbers"]
@@ -177,6 +194,15 @@ def test_what_is_no_script_is_refused_in_a_sentence(server, name, text):
     found = server.post("/api/script", {"name": name, "text": text, "question": SMALL})
     assert found.status == 422
     assert "Traceback" not in found.message
+
+
+def test_what_a_script_lays_over_its_runtime_stands_in_its_line(server):
+    found = server.post("/api/script", {"name": "x.sh", "text": MEGATRON + " --sequence-parallel", "question": SMALL})
+    assert found.data["runtime"] == "megatron"
+    assert "runtime=megatron+" in found.data["strategy"]
+    question = {**SMALL, "model": found.data["model"] or found.data["name"], "only": "", "runtime": "megatron"}
+    told = server.post("/api/step", {"question": question, "strategy": found.data["strategy"]})
+    assert told.data["numbers"]["iteration_seconds"] > 0
 
 
 def test_a_script_names_files_and_none_is_opened(server):

@@ -22,6 +22,14 @@ TURN = """async ([name, to]) => {
 }"""
 
 
+NEXT_KIND = """() => {
+  const choice = document.querySelector(".cockpit .knob[data-knob=gpu] select");
+  choice.value = [...choice.options].find(one => !one.disabled && one.value !== choice.value).value;
+  choice.dispatchEvent(new Event("change"));
+  return choice.value;
+}"""
+
+
 def knob(page, name):
     return page.locator(f".cockpit .knob[data-knob={name}]")
 
@@ -52,6 +60,21 @@ def test_the_page_opens_on_a_finished_answer(look, record_property):
     assert f"{found.iteration_seconds:.1f} s" in page.inner_text(".cockpit .tile.iteration strong")
     assert page.locator(".scatter circle.best").count() == 1
     assert "GPU-hours" in page.inner_text(".cockpit .tile.run")
+
+
+def test_only_the_answer_to_the_question_in_hand_is_called_recommended(look):
+    page = look.page
+    page.goto(look.url)
+    page.wait_for_selector(".cockpit .lost:has-text('recommended plan')")
+    kind = page.evaluate(NEXT_KIND)
+    page.wait_for_selector(f".cockpit h2:has-text('64x{kind}')")
+    assert "recommended plan" not in page.inner_text(".cockpit .verdict-box")
+
+
+def test_a_strategy_that_cannot_be_read_says_so_where_none_is_in_hand(look):
+    page = look.go("plan", **QUESTION, s="garbage")
+    page.wait_for_selector(".cockpit [role=alert]")
+    assert "garbage" in page.inner_text(".cockpit [role=alert]")
 
 
 def test_knobs_are_turned_and_say_what_an_estimate_says(look, record_property):

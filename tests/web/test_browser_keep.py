@@ -82,6 +82,8 @@ def test_tables_drawings_and_archives_are_whole_files(look):
         _, packed = kept(page, "button:has-text('zip')")
         archive = zipfile.ZipFile(io.BytesIO(packed))
         assert archive.testzip() is None
+        for one in archive.infolist():
+            assert one.external_attr >> 16 == (0o100755 if one.filename.endswith(".sh") else 0o100644), one.filename
         assert archive.namelist() == page.locator(".file h3").all_inner_texts()
         shown = page.locator(".file pre").first.text_content()
         assert archive.read(archive.namelist()[0]).decode() == shown

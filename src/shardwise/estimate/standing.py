@@ -54,9 +54,8 @@ def standings(found: Estimate) -> tuple[TowerPlace, ...]:
         tried = [one for way in ways if (one := _cut(found, way)) is not None]
         if tried:
             rows.append(_row(min(tried, key=lambda one: one.iteration_seconds), name))
-    if not model.crosses:
-        rows.append(_copied(found))
-    return tuple(rows)
+    copied = None if model.crosses or model.layers < s.pp else _copied(found)
+    return (*rows, copied) if copied else tuple(rows)
 
 
 def _shared(layers: int, stages: int) -> tuple[int, ...]:
@@ -140,12 +139,16 @@ def _why(found: Estimate) -> str:
     return f"stage {rank} ({held}) takes {show_seconds(slowest)}, {slowest / mean - 1:.0%} above the mean"
 
 
-def _copied(found: Estimate) -> TowerPlace:
-    """The model alone, and the towers beside it on every rank."""
+def _copied(found: Estimate) -> TowerPlace | None:
+    """The model alone, and the towers beside it on every rank; none where it cannot run without them."""
     s, model = found.strategy, found.model
     plain = {"images": 1.0, "image_size": 0, "source": 0, "frozen": (), "image_imbalance": 1.0}
-    spread = {"layers": (), "first_layers": 0, "last_layers": 0, "recompute": replace(s.recompute, layers=())}
-    alone = estimate(replace(model, towers=()), found.cluster, replace(s, **plain, **spread))  # type: ignore[arg-type]
+    even = () if model.layers % s.pp == 0 else _shared(model.layers, s.pp)
+    spread = {"layers": even, "first_layers": 0, "last_layers": 0, "recompute": replace(s.recompute, layers=())}
+    try:
+        alone = estimate(replace(model, towers=()), found.cluster, replace(s, **plain, **spread))  # type: ignore[arg-type]
+    except InputError:
+        return None
     setup = _whole(found)
     towers = _towers(setup)
     again = 0.0 if _all_frozen(found) else towers.forward_seconds

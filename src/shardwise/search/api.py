@@ -55,6 +55,11 @@ UNSEARCHED = (
     "straggler",
     "documents",
     "packing",
+    "source",
+    "images",
+    "image_imbalance",
+    "image_size",
+    "frozen",
 )
 """Fields of a strategy that are asked for; those that are axes too (`wishes.AXES`) are searched where several values
 are named, since they change the numbers that are trained with, or need the host's memory."""

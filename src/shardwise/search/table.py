@@ -44,7 +44,7 @@ class Weights(NamedTuple):
 def tangent(seconds: Seconds) -> Weights:
     """The tangent at one pass of one layer: `meet` is a norm, so that it is below it everywhere."""
     device, host = seconds.device, seconds.host
-    if host < HOST_SHARE * device:
+    if host <= HOST_SHARE * device:  # also the backward of a frozen layer, which takes neither
         return Weights(1.0, 0.0)
     norm = (SHOWN * device**4 + host**4) ** 0.25
     return Weights(SHOWN * (device / norm) ** 3, (host / norm) ** 3)

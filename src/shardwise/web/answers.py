@@ -85,7 +85,9 @@ def script(body: bytes) -> Data:
     return {
         "strategy": str(s), "name": found.model.name, "parameters": count(found.model).total,
         "layers": found.model.layers, "model": None if known else to_plain(found.model),
-        "gpus": found.cluster.gpus, "global_batch": s.global_batch, "seq": s.seq, "runtime": s.runtime,
+        "gpus": found.cluster.gpus, "global_batch": s.global_batch, "seq": s.seq,
+        "runtime": s.runtime.partition("+")[0],  # what is laid over it stands in the strategy's line
+        "dtype": s.dtype, "optimizer": s.optimizer,
         "notes": list(found.notes),
     }  # fmt: skip
 
@@ -125,6 +127,7 @@ def step(body: bytes) -> Data:
     best = api.load_strategy(_strategy_text(table.data, at="best"), asked.cluster) if table.has("best") else None
     if table.has("change"):
         strategy = stepped(strategy, _strategy_text(table.data, at="change"), asked.cluster)
+        asked = _of_runtime(asked, strategy, searched(table.data["question"]).question)
     at = Turning(
         model=asked.model, cluster=asked.cluster, runtime=asked.runtime, memory_limit=asked.memory_limit,
         tokens=tokens, price=price,
@@ -211,6 +214,11 @@ def _laid(data: Data) -> tuple[Question, Strategy]:
     strategy = api.load_strategy(
         _strategy_text(data), asked.cluster, global_batch=base.global_batch, seq=base.seq, runtime=asked.runtime.name
     )
-    if strategy.runtime != asked.runtime.name:
-        asked = api.question(**{**words, "runtime": strategy.runtime, "only": ""})
-    return asked, strategy
+    return _of_runtime(asked, strategy, words), strategy
+
+
+def _of_runtime(asked: Question, strategy: Strategy, words: Data) -> Question:
+    """The question, asked of the runtime that the strategy has."""
+    if strategy.runtime == asked.runtime.name:
+        return asked
+    return api.question(**{**words, "runtime": strategy.runtime, "only": ""})

@@ -6,7 +6,7 @@ import { bytes, count, intervalOf, memoryBelow, number, percent, seconds, signed
 import { t, word } from "./i18n.js";
 import { again, followQuestion, inHand, knobRow } from "./knobs.js";
 import { memoryBars } from "./stages.js";
-import { listen, modelName, state, update } from "./state.js";
+import { listen, modelName, same, state, update } from "./state.js";
 import { alertOf } from "./why.js";
 
 /** The card; hidden until there is a strategy. */
@@ -23,8 +23,9 @@ export function cockpit() {
     state.live ? budgetForm(parts.time) : null,
   );
   const draw = () => {
-    node.hidden = !state.step;
+    node.hidden = !state.step && !state.trouble;
     if (state.step) fill(node, parts, state.step);
+    else if (state.trouble) refill(parts.verdict, alertOf(state.trouble));
   };
   listen(["step", "current", "pins", "trouble", "run", "budget"], draw);
   listen(["selected"], () => {
@@ -115,12 +116,16 @@ const tile = (name, value, below, fits) =>
 
 /** What cannot be run, or what is lost against the best, and what would help. */
 function verdict(step) {
-  if (step.faults.length) return el("div", { class: "alert", role: "alert" }, el("p", {}, step.faults[0]), el("p", {}, t("cockpit.faults")));
+  if (step.faults.length) return el("div", { class: "alert", role: "alert" }, el("p", {}, step.faults[0]), step.shown ? el("p", {}, t("cockpit.faults")) : null);
   return [el("p", { class: "lost" }, lost(step)), step.ways ? ways(step) : null];
 }
 
-function lost({ beside, strategy }) {
-  if (!beside) return strategy === state.run?.view?.strategy ? t("cockpit.best") : "";
+/** Whether the answer that was found is one to the question in hand. */
+const answered = step => (state.live ? same(step.question, state.asked) : step.cluster === state.carried?.steps[0].cluster);
+
+function lost(step) {
+  const { beside, strategy } = step;
+  if (!beside) return strategy === state.run?.view?.strategy && answered(step) ? t("cockpit.best") : "";
   const weight = part => part.lost * Math.sign(beside.slower),
     most = beside.parts.length ? weight(beside.parts[0]) : 0;
   const parts = beside.within_error ? [] : beside.parts.filter(part => weight(part) > 0.15 * most);
@@ -191,8 +196,9 @@ function inTime(step) {
 
 /** `15T` -> 15e12; nothing where it is no number. */
 export function counted(text) {
-  const found = /^\s*\$?([\d.,]+(?:e\d+)?)\s*([kmbgt]?)/i.exec(text);
-  const scale = { k: 1e3, m: 1e6, b: 1e9, g: 1e9, t: 1e12 }[found?.[2].toLowerCase()] || 1;
-  const value = found ? Number(found[1].replace(/,/g, "")) * scale : 0;
+  const found = /^\s*\$?(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d*[.,]?\d+(?:e\d+)?)\s*([kmbgt万亿]?)\s*$/i.exec(text);
+  const scale = { k: 1e3, m: 1e6, b: 1e9, g: 1e9, t: 1e12, 万: 1e4, 亿: 1e8 }[found?.[2].toLowerCase()] || 1;
+  const plain = found && /,\d{3}(?:\D|$)/.test(found[1]) ? found[1].replace(/,/g, "") : found?.[1].replace(",", ".");
+  const value = found ? Number(plain) * scale : 0;
   return Number.isFinite(value) ? value : 0;
 }

@@ -79,7 +79,7 @@ export const en = {
   "cockpit.best": "This is the recommended plan.",
   "cockpit.lost": "{share} against the fastest plan found{near}.",
   "cockpit.lost.parts": "{share} against the fastest plan found{near}: {parts}.",
-  "cockpit.faults": "The numbers below are those of the last strategy that can run.",
+  "cockpit.faults": "The figures shown are those of the last strategy that can run.",
   "cockpit.ways": "Cheapest ways out:",
   "budget.tokens": "Tokens of the run",
   "budget.days": "Finish in days",

@@ -57,10 +57,10 @@ const isScript = text =>
 
 async function openScript(name, text, place) {
   const found = await readScript({ name, text, question: toAsk(state.question) });
-  const { gpus, global_batch, seq, runtime, parameters, layers, model } = found;
+  const { gpus, global_batch, seq, runtime, dtype, optimizer, parameters, layers, model } = found;
   const known = state.catalog?.models.some(one => one.name === found.name);
   const custom = model ? { name: found.name, parameters, layers, model } : known ? null : state.question.custom;
-  const question = { ...state.question, ...(known ? { model: found.name } : {}), custom, gpus, global_batch, seq, runtime };
+  const question = { ...state.question, ...(known ? { model: found.name } : {}), custom, gpus, global_batch, seq, runtime, dtype, optimizer };
   update({ question });
   inHand(question, found.strategy);
   refill(place, el("details", { class: "read" }, el("summary", {}, t("form.read", { name })), el("ul", {}, found.notes.map(note => el("li", {}, note)))));
@@ -92,7 +92,7 @@ async function openPlan(plan) {
 
 /** The question that a plan answers, as the form can say it. */
 function questionOf({ model, cluster, strategy }) {
-  const { global_batch, seq, runtime } = strategy,
+  const { global_batch, seq, runtime, dtype = DEFAULT.dtype, optimizer = DEFAULT.optimizer } = strategy,
     { name, layers } = model;
   const known = state.catalog && state.catalog.models.some(one => one.name === name);
   const custom = known ? null : { name, parameters: 0, layers, model };
@@ -104,6 +104,8 @@ function questionOf({ model, cluster, strategy }) {
     gpu: cluster.gpu.name,
     global_batch,
     seq,
-    runtime,
+    runtime: runtime.split("+")[0],
+    dtype,
+    optimizer,
   };
 }

@@ -57,6 +57,8 @@ function checksum(bytes) {
   return (c ^ 0xffffffff) >>> 0;
 }
 
+const UNIX = 0x0314; // whose rights the zip tells
+
 /** Files as a zip that stores them as they are; the date is that of no day, so that the same files give the same bytes. */
 export function zipped(files) {
   const coder = new TextEncoder(),
@@ -68,8 +70,8 @@ export function zipped(files) {
       bytes = coder.encode(text);
     const fields = [[20, 2], [0x800, 2], [0, 2], [0, 2], [33, 2], [checksum(bytes), 4], [bytes.length, 4], [bytes.length, 4], [title.length, 2], [0, 2]];
     const local = [numbers([[0x04034b50, 4], ...fields]), title, bytes];
-    const more = [[0, 2], [0, 2], [0, 2], [0, 4], [at, 4]];
-    listed.push(numbers([[0x02014b50, 4], [20, 2], ...fields, ...more]), title);
+    const more = [[0, 2], [0, 2], [0, 2], [rights(name), 4], [at, 4]];
+    listed.push(numbers([[0x02014b50, 4], [UNIX, 2], ...fields, ...more]), title);
     parts.push(...local);
     at += local.reduce((sum, one) => sum + one.length, 0);
   }
@@ -77,6 +79,9 @@ export function zipped(files) {
   const end = numbers([[0x06054b50, 4], [0, 2], [0, 2], [files.length, 2], [files.length, 2], [size, 4], [at, 4], [0, 2]]);
   return new Blob([...parts, ...listed, end], { type: "application/zip" });
 }
+
+/** A file's rights under Unix: scripts may be started. */
+const rights = name => ((name.endsWith(".sh") ? 0o100755 : 0o100644) << 16) >>> 0;
 
 /** Whole numbers of 2 or 4 bytes, the least first. */
 function numbers(fields) {

@@ -57,7 +57,8 @@ async function take(question, strategy, change = "") {
       : carriedStep(state.carried, strategy);
     if (own !== ticket || !found) return false;
     const typed = state.question !== before; // while we asked: that stays, and is followed
-    update({ ...(typed ? {} : { question }), step: { question, ...found }, selected: found.strategy, trouble: null });
+    const shown = Boolean(found.numbers || state.step?.numbers || state.step?.shown); // figures, of this or an earlier one
+    update({ ...(typed ? {} : { question }), step: { question, shown, ...found }, selected: found.strategy, trouble: null });
     rest(question, found);
     return true;
   } catch (error) {
@@ -118,6 +119,7 @@ function questionAfter(question, knob, choice) {
   if (found) return { ...question, gpus: Number(found[1]), gpu: found[2] };
   if (knob.name === "gbs") return { ...question, global_batch: Number(choice.value) };
   if (knob.name === "seq") return { ...question, seq: Number(choice.value) };
+  if (knob.name === "dtype" || knob.name === "optimizer") return { ...question, [knob.name]: choice.value };
   return question;
 }
 

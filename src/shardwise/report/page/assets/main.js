@@ -225,8 +225,14 @@ async function copyLink() {
 function alike() {
   const { question, step } = state,
     strategy = step?.strategy || state.selected;
-  const line = strategy && !question.custom ? [`shardwise estimate ${question.model} -c ${question.gpus}x${question.gpu} -s "${strategy}"`] : [];
+  const line = strategy && !question.custom ? [`shardwise estimate ${quoted(question.model)} -c ${quoted(`${question.gpus}x${question.gpu}`)} -s ${quoted(strategy)}`] : [];
   return [`${modelName(question)} · ${question.gpus}x${question.gpu}${strategy ? ` · ${strategy}` : ""}`, t("link.how"), location.href, ...line].join("\n");
+}
+
+/** As one word of a shell: an address may hold anything. */
+function quoted(text) {
+  if (/^[\w.+-]+$/.test(text)) return text;
+  return /["$`\\!\n]/.test(text) ? `'${text.replace(/'/g, "'\\''")}'` : `"${text}"`;
 }
 
 function remember(changed) {
@@ -306,8 +312,10 @@ function travelled() {
     pin => !state.pins.some(one => one.strategy === pin.strategy && same(one.question, pin.question)),
   );
   const asked = said.ran && !same(said.question, before.asked),
-    chosen = said.selected !== before.selected;
+    moved = !same(state.question, before.question),
+    chosen = moved || said.selected !== before.selected;
   build();
+  if (moved && said.selected) inHand(state.question, said.selected);
   pursue({ ...said, ran: asked, selected: chosen || asked ? said.selected : "" });
 }
 

@@ -2,7 +2,7 @@
 
 import { plan, stopPlan } from "./api.js";
 import { t } from "./i18n.js";
-import { state, toAsk, update } from "./state.js";
+import { same, state, toAsk, update } from "./state.js";
 
 let running = null;
 
@@ -10,7 +10,7 @@ let running = null;
 export async function start(keep = "") {
   if (running) running.abort();
   const own = new AbortController(),
-    question = state.question,
+    { question, selected: hand } = state,
     before = state.run;
   running = own;
   const run = {
@@ -21,6 +21,7 @@ export async function start(keep = "") {
     before: before && before.view ? before : before && before.before,
   };
   update({ run, asked: question });
+  const touched = () => !same(state.question, question) || state.selected !== hand; // while it ran: that stays in hand
   const heard = (event, data) => {
     if (running !== own) return;
     if (event === "queued") Object.assign(run, { phase: "queued", position: data.position });
@@ -30,7 +31,7 @@ export async function start(keep = "") {
     else if (event === "point") run.points = run.points.concat(data.points);
     else if (event === "failed")
       throw Object.assign(new Error(data.error.message), { faults: data.error.faults || [] });
-    else if (event === "done") finish(run, data, question, keep);
+    else if (event === "done") finish(run, data, question, keep || (touched() ? "-" : ""));
     update({ run });
   };
   try {

@@ -143,7 +143,7 @@ export function fromAddress(hash) {
   for (const name of Object.keys(DEFAULT)) {
     if (!words.has(name)) continue;
     if (name === "custom") question.custom = customOf(parsed(words.get(name)));
-    else question[name] = NUMBERS.includes(name) ? Number(words.get(name)) || DEFAULT[name] : words.get(name);
+    else question[name] = NUMBERS.includes(name) ? numberOf(words.get(name), DEFAULT[name]) : words.get(name);
   }
   return {
     view: VIEWS.includes(view) ? view : null,
@@ -164,6 +164,8 @@ export function fromAddress(hash) {
       .filter(Boolean),
   };
 }
+
+const numberOf = (text, usual) => (text.trim() && Number.isFinite(Number(text)) ? Number(text) : usual);
 
 function spanIn(words) {
   const [from, to] = (words.get("span") || "").split(",").map(Number);

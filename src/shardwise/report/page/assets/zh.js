@@ -79,7 +79,7 @@ export const zh = {
   "cockpit.best": "这就是推荐方案。",
   "cockpit.lost": "相对已找到的最快方案 {share}{near}。",
   "cockpit.lost.parts": "相对已找到的最快方案 {share}{near}：{parts}。",
-  "cockpit.faults": "下面的数字属于上一个可运行的策略。",
+  "cockpit.faults": "所示数字属于上一个可运行的策略。",
   "cockpit.ways": "代价最低的办法：",
   "budget.tokens": "训练总 token 数",
   "budget.days": "希望完成的天数",
