@@ -10,6 +10,7 @@ import pytest
 
 import shardwise
 from shardwise.errors import InfeasibleError, InputError
+from shardwise.estimate.advice import difference
 from shardwise.estimate.setup import setup_of
 from shardwise.estimate.standing import COPIED, EVEN, FIRST, OWN, standings
 from shardwise.inputs.load import load_runtime
@@ -130,6 +131,14 @@ def test_a_cut_that_the_model_alone_cannot_have_is_compared_too(line):
 def test_a_pipeline_longer_than_the_model_alone_is_compared_without_copies():
     found = shardwise.estimate("qwen2.5-vl-7b", "60xh200", "pp30 mbs1 gbs256 seq8192")
     assert all(row.towers != COPIED for row in standings(found))
+
+
+def test_what_changes_is_said_in_words():
+    base = Strategy(global_batch=8, seq=4096, images=8.0)
+    assert difference(base, replace(base, frozen=("vision",))) == "frozen nothing -> vision"
+    assert difference(base, replace(base, images=4.0, image_size=896)) == (
+        "images 8 -> 4, image size the model's own -> 896"
+    )
 
 
 def test_where_there_is_nothing_to_compare():

@@ -8,7 +8,7 @@ from shardwise.check.rule import Combination, divisors_near, either, rule
 from shardwise.errors import Fault
 from shardwise.inputs.load import load_runtime, runtime_names
 from shardwise.inputs.model import Model
-from shardwise.inputs.traced import Line, Traced
+from shardwise.inputs.traced import Line, Traced, TracedOp
 from shardwise.inputs.traced_model import disagreements
 
 MOST_OPS = 20_000
@@ -113,6 +113,18 @@ def _faults(traced: Traced) -> Iterator[Fault]:
         yield Fault("model.traced.kinds", f"the cut of {cut[0]} has not the numbers of its shape; trace it again")
     if any(len(line) != 2 for line in _lines(traced)):
         yield Fault("model.traced", "lines are two numbers, what stands and what a sample adds; trace the module again")
+        return
+    absurd = [f"{op.name} of {block.name}" for block in blocks for op in block.ops if _absurd(op)]
+    if absurd:
+        why = "takes less than nothing for one sample, or tensor parallel cuts more of it than there is"
+        yield Fault("model.traced.kinds", f"{absurd[0]} {why}; trace it again")
+
+
+def _absurd(op: TracedOp) -> bool:
+    """Whether no module can have this operator; half a byte, and half a token, are rounding."""
+    own = (op.bytes_f, op.bytes_b, op.kept, op.extra_f, op.extra_b, *op.shape)
+    more = op.cut is not None and (op.cut.params > op.params or sum(op.cut.kept) > sum(op.kept) + 0.5)
+    return more or any(sum(line) < -0.5 for line in own)
 
 
 def _lines(traced: Traced) -> Iterator[Line]:

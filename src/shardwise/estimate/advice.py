@@ -263,13 +263,20 @@ def difference(old: Strategy, new: Strategy) -> str:
     for field in fields(Strategy):
         before, after = getattr(old, field.name), getattr(new, field.name)
         if before != after and field.name not in {"group", "placement"}:
-            parts.append(f"{field.name.replace('_', ' ')} {_said(before)} -> {_said(after)}")
+            nothing = _NOTHING.get(field.name, "even")
+            parts.append(f"{field.name.replace('_', ' ')} {_said(before, nothing)} -> {_said(after, nothing)}")
     return ", ".join(parts)
 
 
-def _said(value: object) -> str:
+_NOTHING = {"frozen": "nothing", "image_size": "the model's own", "source": "as long as the sample"}
+"""What a field without a value says; of layers and their recompute that they are even."""
+
+
+def _said(value: object, nothing: str) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, tuple):
-        return ",".join(map(str, value)) or "even"
-    return str(value)
+        return ",".join(map(str, value)) or nothing
+    if value == 0 and nothing != "even":
+        return nothing
+    return f"{value:g}" if isinstance(value, float) else str(value)
