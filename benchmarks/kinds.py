@@ -60,6 +60,11 @@ def main(names: list[str]) -> None:
     logging.disable(logging.WARNING)
     rows = [row for row in ROWS if "pictures" not in row["inputs"] and (not names or row["id"] in names)]
     found = sorted(map(held, rows), key=lambda one: (one.group, one.name))
+    tell(found)
+
+
+def tell(found: list[Held]) -> None:
+    """Every row, then the mean and the worst of every group."""
     for one in found:
         time, memory = one.seconds / one.step - 1, one.bytes / one.peak - 1
         print(

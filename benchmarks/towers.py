@@ -10,16 +10,15 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import shardwise
+from kinds import HOST_BOUND, Held, tell  # it stands beside this file
 from shardwise.inputs.model import Model
 from shardwise.inputs.parameters import count
 from shardwise.inputs.towers import Projector, Stem
 
 HERE = Path(__file__).parent
-HOST_BOUND = 1.2
-GIB = 2**30
 BIASES: dict[str, Any] = {"qkv_bias": True, "out_bias": True, "mlp_bias": True}
 PLAIN: dict[str, Any] = {"norm": "layernorm", "activation": "gelu", "position": "learned", **BIASES}
 
@@ -78,17 +77,6 @@ ROWS = [
 ]  # fmt: skip
 
 
-class Held(NamedTuple):
-    """A row beside its prediction."""
-
-    name: str
-    group: str
-    seconds: float
-    step: float
-    bytes: float
-    peak: float
-
-
 def strategy_of(row: dict[str, Any]) -> str:
     samples = re.search(r"=(\d+)", row["inputs"])[1]  # type: ignore[index]
     return f"dp1 mbs{samples} gbs{samples} {MODELS[row['id']][1]} master=pure runtime=huggingface"
@@ -110,20 +98,7 @@ def main(names: list[str]) -> None:
     found = sorted(
         (held(row) for row in ROWS if not names or row["id"] in names), key=lambda one: (one.group, one.name)
     )
-    for one in found:
-        time, memory = one.seconds / one.step - 1, one.bytes / one.peak - 1
-        print(
-            f"{one.group:21s} {one.name:11s} {one.seconds * 1e3:8.1f} / {one.step * 1e3:8.1f} ms {time:+6.1%}   "
-            f"{one.bytes / GIB:6.2f} / {one.peak / GIB:6.2f} GiB {memory:+6.2%}"
-        )
-    for group in sorted({one.group for one in found}):
-        rows = [one for one in found if one.group == group]
-        times = [abs(one.seconds / one.step - 1) for one in rows]
-        memory = [abs(one.bytes / one.peak - 1) for one in rows]
-        print(
-            f"{group}: {len(rows)} steps, time {sum(times) / len(rows):.1%} (max {max(times):.1%}), "
-            f"peak memory {sum(memory) / len(rows):.2%} (max {max(memory):.2%})"
-        )
+    tell(found)
 
 
 if __name__ == "__main__":
