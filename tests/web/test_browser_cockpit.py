@@ -191,3 +191,10 @@ def test_the_timeline_follows_when_the_hand_rests(look):
     assert page.locator("canvas.timeline").count() == 1
     page.click(".card-hand .knob[data-knob=pp] .step >> nth=1")
     page.wait_for_function("() => document.querySelector('#view-inside .chips')?.innerText.includes('pp4')")
+
+
+def test_a_redraw_leaves_the_focus_where_it_is(look):
+    page = in_hand(look)
+    page.focus(".cockpit button.primary")
+    turned(page, "mbs", "2")
+    assert page.evaluate("document.activeElement.className") == "primary"

@@ -196,7 +196,7 @@ def test_the_page_speaks_chinese(look):
     page = look.inside()
     page.click("button[lang=zh-CN]")
     assert page.inner_text("nav a.here") == "查看细节"
-    assert "单步时间" in page.inner_text(".tiles")
+    assert "单步时间" in page.inner_text("#view-inside .tiles")
     assert page.evaluate("document.documentElement.lang") == "zh-CN"
     page.click("button[lang=en]")
     assert page.inner_text("nav a.here") == "Look inside"

@@ -33,9 +33,20 @@ export function put(node, ...children) {
   return node;
 }
 
+/** Exchange the children; the focus stays on what it stood on, or on what took its place. */
 export function refill(node, ...children) {
+  const held = node.contains(document.activeElement) ? document.activeElement : null;
   node.replaceChildren();
-  return put(node, ...children);
+  put(node, ...children);
+  if (held) heir(node, held)?.focus({ preventScroll: true });
+  return node;
+}
+
+const nameOf = node => node.id || node.getAttribute("aria-label") || node.textContent;
+
+function heir(node, held) {
+  if (held.isConnected) return held;
+  return [...node.querySelectorAll(held.tagName)].find(one => nameOf(one) === nameOf(held));
 }
 
 /** A colour of the style sheet as the browser resolves it, for canvases. */

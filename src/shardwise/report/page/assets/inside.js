@@ -19,9 +19,7 @@ export function mountInside(root) {
     if (state.view !== "inside") return;
     if (shown !== state.current) {
       shown = state.current;
-      const held = document.activeElement;
       drawn = fill(root, row);
-      if (row && row.contains(held)) held.focus({ preventScroll: true });
     }
     root.classList.toggle("busy", state.loading);
     if (!state.current) fill(root, row);
