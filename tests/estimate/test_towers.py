@@ -153,6 +153,7 @@ def test_where_there_is_nothing_to_compare():
         ("seq4096 source512", "has no encoder of text"),
         ("seq4096 images=0", "must be above 0|above 0"),
         ("seq512 images=8", "tokens do not hold 4,608 of vision"),
+        ("seq4096 images=6:1.5", r"do not hold 5,184 of vision in the fullest micro batch \(6 x 1.5\)"),
         ("seq4096 pixels100", "no multiple of the patch 16"),
         ("seq4096 frozen=sight", "is no tower of qwen3_vl; choose vision"),
         ("seq4096 cp2", "is not split by context parallel"),
@@ -163,6 +164,25 @@ def test_where_there_is_nothing_to_compare():
 def test_what_cannot_be_is_said(text, words):
     with pytest.raises(InputError, match=words):
         estimated(SMALL, f"mbs1 gbs64 {text}")
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ("source512", "no encoder of text"), ("images=99", "do not hold"), ("images=9:2", "in the fullest"),
+        ("frozen=sight", "is no tower"), ("pixels100", "no multiple of the patch"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_said_before_a_search(asked, words):
+    with pytest.raises(InputError, match=words):
+        shardwise.plan(SMALL, "8xh100", global_batch=64, seq=4096, only=asked)
+
+
+def test_pictures_of_another_size_stretch_the_positions_they_have():
+    found = estimated("vit-l-16", "dp16 mbs4 gbs64 seq577 pixels384")
+    assert found.model.max_positions == 197
+    with pytest.raises(InputError, match="a picture of 384 is 577 tokens of vit-l-16; use seq 577"):
+        estimated("vit-l-16", "dp16 mbs4 gbs64 seq197 pixels384")
 
 
 def test_what_a_tower_must_be():
@@ -205,3 +225,12 @@ def test_a_plan_with_towers_is_written_and_read_back(tmp_path):
     again = shardwise.read_plan(file)
     assert (again.model, again.strategy) == (SMALL, found.strategy)
     assert shardwise.estimate(again).iteration_seconds == found.iteration_seconds
+
+
+def test_an_average_of_pictures_takes_what_lies_between_their_numbers():
+    """One picture of this tower is 1,025 tokens: their number, odd or not whole, is no reason to be slow."""
+    few, mean, more = (
+        estimated("internvl3-8b", f"tp1 pp1 dp16 mbs1 gbs32 seq4096 images={images}").iteration_seconds
+        for images in (1, 1.5, 2)
+    )  # fmt: skip
+    assert mean == pytest.approx((few + more) / 2, rel=1e-3)

@@ -100,7 +100,7 @@ def said_of_inputs(case: Combination) -> Iterator[Fault]:
         yield Fault("strategy.image_size", f"{s.image_size} is no multiple of the patch {patch} of {one.name}; {near}")
 
 
-@rule("seq", "images", "image_size", *_TOWERS)
+@rule("seq", "images", "image_imbalance", "image_size", *_TOWERS)
 def tokens_of_pictures(case: Combination) -> Iterator[Fault]:
     model, s = case.model, case.strategy
     if not (model.towers or model.stem):
@@ -108,10 +108,13 @@ def tokens_of_pictures(case: Combination) -> Iterator[Fault]:
     if model.stem and (wanted := model.stem.tokens(s.image_size)) != s.seq:
         told = f"a picture of {s.image_size or model.stem.size} is {wanted} tokens"
         yield Fault("strategy.seq", f"{s.seq}, but {told} of {model.name}; use seq {wanted}")
-    taken = {one.name: s.images * handed_tokens(one, s.image_size) for one in model.towers if one.projector}
+    most = s.images * s.image_imbalance
+    taken = {one.name: most * handed_tokens(one, s.image_size) for one in model.towers if one.projector}
     if sum(taken.values()) > s.seq:
         told = " and ".join(f"{count:,.0f} of {name}" for name, count in taken.items())
-        yield Fault("strategy.seq", f"{s.seq} tokens do not hold {told}; raise seq, or lower images= or pixels")
+        fullest = f" in the fullest micro batch ({s.images:g} x {s.image_imbalance:g})" if s.image_imbalance > 1 else ""
+        cure = f"raise seq, or lower images={' or its imbalance' if fullest else ''} or pixels"
+        yield Fault("strategy.seq", f"{s.seq} tokens do not hold {told}{fullest}; {cure}")
 
 
 def handed_tokens(tower: Model, size: int = 0) -> float:
