@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from itertools import combinations
+from operator import sub
 from pathlib import Path
 
 import pytest
@@ -234,3 +236,18 @@ def test_an_average_of_pictures_takes_what_lies_between_their_numbers():
         for images in (1, 1.5, 2)
     )  # fmt: skip
     assert mean == pytest.approx((few + more) / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize("images", ["images=1", "images=2 frozen=vision"])
+def test_towers_stand_at_their_best_cut(images):
+    """Of a small model, where launches count as much as kernels, against every cut that there is."""
+    tower = replace(SMALL.towers[0], layers=3)
+    model = replace(SMALL, layers=6, vocab=128256, towers=(tower,))
+    found = estimated(model, f"pp4 mbs1 gbs64 seq4096 {images} layers=6,1,1,1")
+    borders = [(0, *cut, 9) for cut in combinations(range(1, 9), 3)]
+    every = {ends: replace(found.strategy, layers=tuple(map(sub, ends[1:], ends))) for ends in borders}
+    seconds = {ends: shardwise.estimate(model, found.cluster, one).iteration_seconds for ends, one in every.items()}
+    ways = {one.towers: one.seconds for one in standings(found)}
+    assert ways[FIRST] <= 1.005 * min(seconds[ends] for ends in borders if ends[1] > 3)
+    assert ways[OWN] <= 1.005 * min(seconds[ends] for ends in borders if 3 in ends)
+    assert ways[EVEN] <= 1.005 * min(seconds.values())
