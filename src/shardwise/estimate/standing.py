@@ -68,7 +68,7 @@ def standings(found: Estimate) -> tuple[TowerPlace, ...]:
     return (*rows, copied) if copied else tuple(rows)
 
 
-class Cut(NamedTuple):
+class TowerCut(NamedTuple):
     """Layers in a row, cut into stages."""
 
     slowest: float
@@ -101,43 +101,45 @@ def _stage(taken: Sequence[list[float]], first: int, end: int) -> float:
     return meet(device, host) + meet(back, again)
 
 
-def _evened(taken: Sequence[list[float]], among: range, most: int) -> list[list[Cut | None]]:
+def _evened(taken: Sequence[list[float]], among: range, most: int) -> list[list[TowerCut | None]]:
     """By the number of stages, up to `most`, and by the layer of a range that it begins with: the cut of all from there
     on whose slowest stage is fastest; none where there are too few.
     """
     spans = [[_stage(taken, first, end) for end in range(first + 1, among.stop + 1)] for first in among]
-    found: list[list[Cut | None]] = [[], [Cut(span[-1], span[-1] ** 2, (len(span),)) for span in spans]]
+    found: list[list[TowerCut | None]] = [[], [TowerCut(span[-1], span[-1] ** 2, (len(span),)) for span in spans]]
     for _ in range(2, most + 1):
         found.append([_ahead(span, found[-1][index + 1 :]) for index, span in enumerate(spans)])
     return found
 
 
-def _ahead(span: Sequence[float], behind: Sequence[Cut | None]) -> Cut | None:
+def _ahead(span: Sequence[float], behind: Sequence[TowerCut | None]) -> TowerCut | None:
     """The best first stage in front of the cuts of what is left."""
-    best: Cut | None = None
+    best: TowerCut | None = None
     for count, (own, rest) in enumerate(zip(span, behind, strict=False), 1):
         if best and own > best.slowest:
             break
         if rest:
-            made = Cut(max(own, rest.slowest), own * own + rest.squares, (count, *rest.layers))
+            made = TowerCut(max(own, rest.slowest), own * own + rest.squares, (count, *rest.layers))
             best = min(best, made) if best else made
     return best
 
 
-def _first(taken: Sequence[list[float]], towers: int, behind: Sequence[Cut | None]) -> Iterator[Cut]:
+def _first(taken: Sequence[list[float]], towers: int, behind: Sequence[TowerCut | None]) -> Iterator[TowerCut]:
     """All towers on the first stage, beside so many layers of the model."""
     for beside, rest in enumerate(behind):
         if rest and beside:
             own = _stage(taken, 0, towers + beside)
-            yield Cut(max(own, rest.slowest), own * own + rest.squares, (towers + beside, *rest.layers))
+            yield TowerCut(max(own, rest.slowest), own * own + rest.squares, (towers + beside, *rest.layers))
 
 
-def _own(ahead: Sequence[Sequence[Cut | None]], behind: Sequence[Sequence[Cut | None]], pp: int) -> Iterator[Cut]:
+def _own(
+    ahead: Sequence[Sequence[TowerCut | None]], behind: Sequence[Sequence[TowerCut | None]], pp: int
+) -> Iterator[TowerCut]:
     """The first stages hold towers alone, the others none."""
     for stages in range(1, pp):
         one, two = ahead[stages][0], behind[pp - stages][0]
         if one and two:
-            yield Cut(max(one.slowest, two.slowest), one.squares + two.squares, (*one.layers, *two.layers))
+            yield TowerCut(max(one.slowest, two.slowest), one.squares + two.squares, (*one.layers, *two.layers))
 
 
 def _whole(found: Estimate) -> Setup:
@@ -178,7 +180,7 @@ def _why(found: Estimate) -> str:
     return f"stage {rank} ({held}) takes {show_seconds(slowest)}, {slowest / mean - 1:.0%} above the mean"
 
 
-def _copied(found: Estimate, cut: Cut | None) -> TowerPlace | None:
+def _copied(found: Estimate, cut: TowerCut | None) -> TowerPlace | None:
     """The model alone, and the towers beside it on every rank; none where it cannot run without them."""
     if cut is None:
         return None
