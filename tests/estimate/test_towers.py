@@ -18,6 +18,7 @@ from shardwise.estimate.standing import COPIED, EVEN, FIRST, OWN, standings
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.parameters import count
 from shardwise.inputs.strategy import Strategy
+from shardwise.report.estimate import presumed
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
@@ -158,6 +159,9 @@ def test_where_there_is_nothing_to_compare():
         ("seq4096 images=6:1.5", r"do not hold 5,184 of vision in the fullest micro batch \(6 x 1.5\)"),
         ("seq4096 pixels100", "no multiple of the patch 16"),
         ("seq4096 frozen=sight", "is no tower of qwen3_vl; choose vision"),
+        ("seq4096 frozen=vision,vision", "says vision twice; keep one"),
+        ("seq4096 pixels0", "pixels0 says nothing; give a number, or leave pixels out"),
+        ("seq4096 offload", "write which, as in offload=activations"),
         ("seq4096 cp2", "is not split by context parallel"),
         ("seq4096 pp2 seq-1f1b", "cuts samples into pieces"),
         ("seq4096 documents=512x3,2048", "are not known of models with towers"),
@@ -191,6 +195,7 @@ def test_what_a_tower_must_be():
     tower = SMALL.towers[0]
     wrong = {
         "share": replace(tower, heads=16, kv_heads=5), "named": replace(tower, name=""),
+        "as frozen= says": replace(tower, name="my eyes,two"),
         "a projector": replace(tower, towers=(tower,)),
         "does not divide": replace(tower, stem=replace(tower.stem, size=752)),
     }  # fmt: skip
@@ -251,3 +256,20 @@ def test_towers_stand_at_their_best_cut(images):
     assert ways[FIRST] <= 1.005 * min(seconds[ends] for ends in borders if ends[1] > 3)
     assert ways[OWN] <= 1.005 * min(seconds[ends] for ends in borders if 3 in ends)
     assert ways[EVEN] <= 1.005 * min(seconds.values())
+
+
+def test_what_is_presumed_is_said():
+    t5 = estimated(towers.MODELS["t5"][0], "pp1 mbs1 gbs16 seq512")
+    assert [one.partition(",")[0] for one in presumed(t5.model, t5.strategy)] == [
+        "the encoder of t5 reads 512 tokens", "t5 is timed as megatron would run it",
+    ]  # fmt: skip
+    assert not [*presumed(t5.model, replace(t5.strategy, source=64, runtime="huggingface"))]
+    assert not [*presumed(shardwise.load_model("llama-3-8b"), t5.strategy)]
+
+
+def test_two_that_do_not_do_the_same_work_are_compared_with_a_note():
+    plan = shardwise.plan_of(estimated(SMALL, "mbs1 gbs16 seq4096 images=2"))
+    assert (
+        "the same work (images 2 -> 3, frozen nothing -> vision)" in shardwise.why(plan, "images=3 frozen=vision").note
+    )
+    assert not shardwise.why(plan, "mbs1 zero2").note
