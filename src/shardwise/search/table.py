@@ -88,7 +88,7 @@ class Table(NamedTuple):
     """Of the whole model on one stage; shard, machine, network and states are those of every strategy over the base."""
     recipes: tuple[Recipe, ...]
     main: LayerPiece
-    """The most common kind of layer."""
+    """The most common kind of layer that trains, where any does."""
     others: tuple[LayerPiece, ...]
     """Other kinds of layer."""
     order: tuple[int, ...]
@@ -123,12 +123,14 @@ def table_of(space: Space, base: Base, recipes: tuple[Recipe, ...] = (PLAIN,), g
     ground, model = ground or ground_of(space, base), space.question.model
     kinds = {kind.name: kind for kind in layer_kinds(model)}
     order = [kind.name for kind in layer_kinds(model)[: model.depth]]
-    main = max(dict.fromkeys(order), key=order.count)
     numbers: dict[tuple[str, float], int] = {}
     plain: dict[tuple[str, float], Block] = {}
     for block, repeat in ground.chunks[0].runs:
         key = (block.name, block.params)
         numbers[key], plain[key] = numbers.get(key, 0) + repeat, block
+    # layers that are frozen hold nothing that a rank could be full of
+    trained = {block.name for block in plain.values() if block.params > block.frozen}
+    main = max(dict.fromkeys(order), key=lambda name: (name in trained, order.count(name)))
     layers = [(numbers[key], block) for key, block in plain.items() if block.name in order]
     tangents = (
         along((count, block.f) for count, block in layers),
