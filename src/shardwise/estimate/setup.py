@@ -228,12 +228,13 @@ def block_of(setup: Setup, kind: LayerKind, recipe: Recipe) -> Block:
 
 def new_gradients(strategy: Strategy, states: States) -> float:
     """Bytes per parameter that backward allocates for good: only a first micro batch finds no gradients yet; with
-    several, they stand throughout. Sharded gradients stay as shares: a layer's own goes once it is scattered.
+    several, they stand throughout. What stays is what the step finds: sums in their own format (fp32 beside 16-bit
+    weights), and of sharded ones the shares: a layer's own goes once it is scattered.
     """
     if not states.lazy or strategy.microbatches > 1 or strategy.lora:
         return 0.0  # of a frozen model only adapters have any
     dense, expert = (sharding_of(strategy, expert=expert).gradient for expert in (False, True))
-    return states.weight / (dense if strategy.ep == 1 else min(dense, expert))
+    return states.gradient / (dense if strategy.ep == 1 else min(dense, expert))
 
 
 def piled_gradients(strategy: Strategy, states: States) -> float:
