@@ -141,13 +141,16 @@ def test_days_and_money_follow_what_is_typed(look):
     page.fill("#budget-price", "2.5")
     page.keyboard.press("Enter")
     page.wait_for_selector(".cockpit .tile.run small:has-text('$')")
-    page.fill("#budget-days", "600")
+    page.fill("#budget-days", "1500")
     page.keyboard.press("Enter")
     page.click(".budget button:has-text('GPUs')")
     page.wait_for_function("() => Number(document.querySelector('#field-gpus').value) > 8")
-    page.wait_for_function(
-        "() => parseFloat(document.querySelector('.tile.run strong').innerText.replace(',', '')) < 2000"
-    )
+    page.wait_for_selector(".budget:has-text('fewest GPUs')")
+    assert float(page.inner_text(".cockpit .tile.run strong").split()[0].replace(",", "")) <= 1500
+    assert page.locator(".cockpit .fits.yes").count() == 1
+    page.fill("#budget-days", "600")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".budget:has-text('not with this split')")  # the batch has 16 samples
     assert "tokens=15000000000000" in page.url
     assert "price=2.5" in page.url
 

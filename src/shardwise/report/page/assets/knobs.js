@@ -32,9 +32,12 @@ function sameModel(question) {
   return Boolean(asked) && same({ ...asked, gpus: 1, gpu: "" }, { ...question, gpus: 1, gpu: "", global_batch: asked.global_batch, seq: asked.seq });
 }
 
+/** Whether a step of a file is the strategy that the file is of: its timeline and its ledgers are there. */
+export const isOwn = step => !state.carried || (step.strategy === state.carried.steps[0].strategy && step.cluster === state.carried.steps[0].cluster);
+
 /** A step that a file holds, by its place or its strategy; of its knobs that one turns by which it is a step. */
-export function carriedStep({ knobs, steps }, which) {
-  const found = typeof which === "number" ? steps[which] : steps.find(one => one.strategy === which);
+export function carriedStep({ knobs, steps }, which, cluster = "") {
+  const found = typeof which === "number" ? steps[which] : steps.find(one => one.strategy === which && (!cluster || one.cluster === cluster));
   if (!found) return null;
   const open = knob => found === steps[0] || found.knob === knob.name;
   const shown = knobs
@@ -75,10 +78,12 @@ function rest(question, found) {
   resting = setTimeout(async () => {
     const known = state.current && state.current.view.strategy === found.strategy && same(state.current.question, question);
     if (!known) openStrategy(question, found.strategy);
-    if (found.numbers.fits === "yes") return;
+    const ways = found.numbers.fits !== "yes",
+      { days } = state.budget;
+    if (!ways && !days) return;
     try {
-      const { ways } = await stepOf(asking(question, found.strategy, { ways: true }));
-      if (own === ticket) update({ step: { ...state.step, ways } });
+      const more = await stepOf(asking(question, found.strategy, { ways, ...(days ? { days } : {}) }));
+      if (own === ticket) update({ step: { ...state.step, ways: more.ways, enough: more.enough } });
     } catch {
       // the strategy itself was told; its ways out are a help that may fail
     }

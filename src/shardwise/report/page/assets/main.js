@@ -336,12 +336,22 @@ function fromFile(data) {
     step = carried ? carriedStep(carried, 0) : null;
   if (step) Object.assign(state, { carried, step: { question: null, ...step } });
   Object.assign(state, { live: false, pins, current: first, selected: first.strategy, run, view: "inside" });
-  recall();
+  carry(recall());
   build();
   addEventListener("popstate", () => {
     const now = fromAddress(location.hash);
     if (now.view && offered().includes(now.view)) update({ view: now.view });
+    carry(now);
   });
+}
+
+/** In a file: put in hand the strategy that the address names, where the file carries it. */
+function carry({ selected, cluster }) {
+  const found = selected && state.carried ? carriedStep(state.carried, selected, cluster) : null,
+    pin = state.pins.find(one => one.strategy === selected);
+  if (pin && !found) update({ current: pin, selected });
+  else if (found) update({ step: { question: null, ...found }, selected });
+  else if (selected && selected !== state.selected) announce(t("file.unknown", { strategy: selected }));
 }
 
 state.lang = preferred();

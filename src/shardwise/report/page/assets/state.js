@@ -115,7 +115,10 @@ export function toAddress() {
     }
     for (const [name, usual] of Object.entries(BUDGET))
       if (state.budget[name] !== usual) words.set(name, state.budget[name]);
-  } else if (state.selected) words.set("s", state.selected);
+  } else if (state.selected) {
+    words.set("s", state.selected);
+    if (state.step && state.step.cluster !== state.carried.steps[0].cluster) words.set("on", state.step.cluster);
+  }
   words.set("lang", state.lang);
   if (state.theme !== "auto") words.set("theme", state.theme);
   return `#${state.view}?${withPins(words)}`;
@@ -150,6 +153,7 @@ export function fromAddress(hash) {
     question,
     asks: words.has("model") || Boolean(question.custom),
     selected: words.get("s") || "",
+    cluster: words.get("on") || "",
     ran: words.get("ran") === "1",
     target: words.get("to") || "",
     span: spanIn(words),
