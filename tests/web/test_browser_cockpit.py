@@ -123,6 +123,14 @@ def test_a_step_that_cannot_be_is_grey_and_says_why(look):
     assert "does not divide" in knob(page, "pp").locator("option[value='2']").inner_text()
 
 
+def test_a_grey_step_says_why_in_chinese_too(look):
+    page = in_hand(look, lang="zh")
+    turned(page, "pp", "1")
+    turned(page, "tp", "8")
+    knob(page, "pp").locator(".step").last.hover()
+    assert "不能整除 8 个 GPU；请使乘积为 8" in page.inner_text(".tip")
+
+
 def test_what_overflows_is_told_with_ways_out_that_are_one_click(look):
     page = in_hand(look)
     page.click(".own summary")

@@ -3,7 +3,7 @@
 import { lookInside, pin } from "./actions.js";
 import { el, refill } from "./dom.js";
 import { bytes, count, intervalOf, memoryBelow, number, percent, seconds, signed } from "./format.js";
-import { t, word } from "./i18n.js";
+import { said, t, word } from "./i18n.js";
 import { again, followQuestion, inHand, isOwn, knobRow } from "./knobs.js";
 import { memoryBars } from "./stages.js";
 import { listen, modelName, same, state, update } from "./state.js";
@@ -119,7 +119,7 @@ const tile = (name, value, below, fits) =>
 
 /** What cannot be run, or what is lost against the best, and what would help. */
 function verdict(step) {
-  if (step.faults.length) return el("div", { class: "alert", role: "alert" }, el("p", {}, step.faults[0]), step.shown ? el("p", {}, t("cockpit.faults")) : null);
+  if (step.faults.length) return el("div", { class: "alert", role: "alert" }, el("p", {}, said(step.faults[0])), step.shown ? el("p", {}, t("cockpit.faults")) : null);
   return [el("p", { class: "lost" }, lost(step)), step.ways ? ways(step) : null];
 }
 
@@ -154,7 +154,7 @@ function ways(step) {
       el(
         "button",
         { class: "small way", type: "button", title: way.strategy, on: { click: () => inHand(step.question, way.strategy) } },
-        `${way.change} · ${seconds(way.seconds)} · ${bytes(way.bytes, 1)}${way.fits === "yes" ? "" : ` · ${t(`fits.${way.fits}`)}`}`,
+        `${said(way.change)} · ${seconds(way.seconds)} · ${bytes(way.bytes, 1)}${way.fits === "yes" ? "" : ` · ${t(`fits.${way.fits}`)}`}`,
       ),
     ),
   );
@@ -166,19 +166,22 @@ function budgetForm(place) {
     update({ budget: { ...state.budget, [name]: value } });
     again();
   };
-  const field = (name, shown, read, more) =>
-    el(
-      "label",
-      {},
-      t(`budget.${name}`),
-      el("input", { type: "text", id: `budget-${name}`, inputmode: "decimal", value: shown, autocomplete: "off", on: { change: event => set(name, read(event.target.value)) }, ...more }),
-    );
+  const field = (name, shown, placeholder) => {
+    const fault = el("small", { class: "fault", role: "alert" });
+    const change = ({ target: { value } }) => {
+      const read = counted(value),
+        odd = value.trim() && !read && Number(value) !== 0; // 0 and nothing: not asked for
+      fault.textContent = odd ? t("budget.odd") : "";
+      if (!odd) set(name, read);
+    };
+    return el("label", {}, t(`budget.${name}`), el("input", { type: "text", id: `budget-${name}`, inputmode: "decimal", value: shown, autocomplete: "off", placeholder, on: { change } }), fault);
+  };
   return el(
     "div",
     { class: "budget" },
-    field("tokens", state.budget.tokens ? count(state.budget.tokens) : "", counted, { placeholder: "1T" }),
-    field("price", state.budget.price || "", counted, { placeholder: "2.5" }),
-    field("days", state.budget.days || "", counted, { placeholder: "20" }),
+    field("tokens", state.budget.tokens ? count(state.budget.tokens) : "", "1T"),
+    field("price", state.budget.price || "", "2.5"),
+    field("days", state.budget.days || "", "20"),
     place,
   );
 }

@@ -4,7 +4,7 @@ import { go, togglePin } from "./actions.js";
 import { backButton, lost, handTiles } from "./cockpit.js";
 import { el, refill } from "./dom.js";
 import { intervalOf, memoryBelow, number, percent, units } from "./format.js";
-import { t, word } from "./i18n.js";
+import { said, t, word } from "./i18n.js";
 import { isOwn, knobRow } from "./knobs.js";
 import { ledgerTree, memoryLedger } from "./ledger.js";
 import { memoryBars, stageBars } from "./stages.js";
@@ -60,7 +60,7 @@ function fill(root, row) {
 function fillStep(root, row, step) {
   const { numbers: n, strategy, cluster, stages } = step,
     own = state.carried.steps[0];
-  const said = lost(step);
+  const lag = lost(step);
   refill(
     root,
     el(
@@ -71,7 +71,7 @@ function fillStep(root, row, step) {
     ),
     card("hand", t("knobs.label"), row),
     el("div", { class: "tiles" }, handTiles(step)),
-    el("ul", { class: "notes" }, said ? el("li", {}, said) : null, el("li", {}, t("inside.carried", { strategy: own.strategy, cluster: own.cluster }))),
+    el("ul", { class: "notes" }, lag ? el("li", {}, lag) : null, el("li", {}, t("inside.carried", { strategy: own.strategy, cluster: own.cluster }))),
     card("stages", t("stages.memory"), memoryBars(stages, n.usable_memory || n.fits_limit, n.memory_limit)),
   );
   return null;
@@ -189,7 +189,7 @@ function notes(view) {
     ? el(
         "ul",
         { class: "notes" },
-        view.notes.map(note => el("li", {}, note)),
+        view.notes.map(note => el("li", {}, said(note))),
       )
     : null;
 }
@@ -217,7 +217,7 @@ function facts(view) {
     el(
       "dl",
       {},
-      view.facts.map(([key, text]) => [el("dt", {}, word("fact", key)), el("dd", {}, text)]),
+      view.facts.map(([key, text]) => [el("dt", {}, word("fact", key)), el("dd", {}, said(text))]),
     ),
     axes.length
       ? el(

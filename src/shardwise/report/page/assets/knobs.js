@@ -3,7 +3,7 @@
 import { stepOf } from "./api.js";
 import { moveOn, openStrategy } from "./actions.js";
 import { el, refill } from "./dom.js";
-import { t, word } from "./i18n.js";
+import { said, t, word } from "./i18n.js";
 import { listen, same, state, toAsk, update } from "./state.js";
 import { tips } from "./tooltip.js";
 
@@ -172,13 +172,18 @@ function knobNode(name) {
     );
     tips(button, () => {
       const next = beyond(knob, by);
-      return [next ? `${label} ${next.value}` : t(state.live ? "knobs.end" : "knobs.carried"), ...(next && next.fault ? [next.fault] : [])];
+      return [next ? `${label} ${next.value}` : t(state.live ? "knobs.end" : "knobs.carried"), ...(next && next.fault ? [said(next.fault)] : [])];
     });
     return button;
   });
   const choice = el("select", {
     "aria-label": label,
-    "on": { change: () => turn(name, now => now.choices.find(one => one.value === choice.value)) },
+    "on": {
+      change: () => {
+        const { value } = choice; // now: a step that is under way draws the box anew
+        turn(name, now => now.choices.find(one => one.value === value));
+      },
+    },
   });
   const node = el(
     "div",
@@ -194,7 +199,7 @@ function knobNode(name) {
       refill(
         choice,
         knob.choices.map(one =>
-          el("option", { value: one.value, disabled: Boolean(one.fault) }, one.value, one.fault ? ` · ${one.fault}` : ""),
+          el("option", { value: one.value, disabled: Boolean(one.fault) }, one.value, one.fault ? ` · ${said(one.fault)}` : ""),
         ),
       );
     }

@@ -6,7 +6,7 @@ import { announce, copy, el, refill } from "./dom.js";
 import { mountCompare } from "./compare.js";
 import { mountExport } from "./export.js";
 import { carriedStep, inHand } from "./knobs.js";
-import { LANGUAGES, preferred, speak, t } from "./i18n.js";
+import { LANGUAGES, preferred, said, speak, t } from "./i18n.js";
 import { mountInside } from "./inside.js";
 import { mountPlan } from "./plan.js";
 import { show, start } from "./search.js";
@@ -267,7 +267,7 @@ async function fetchPins() {
       const { plan, view } = await viewOf({ question: toAsk(pin.question), strategy: pin.strategy });
       update({ pins: [...state.pins, { question: pin.question, strategy: view.strategy, plan, view }] });
     } catch (error) {
-      announce(error.message);
+      announce(said(error.message));
     }
   }
   update({ wanted: [] });
@@ -282,7 +282,7 @@ async function live() {
   try {
     update({ catalog: await catalog() });
   } catch (error) {
-    announce(error.message);
+    announce(said(error.message));
   }
 }
 

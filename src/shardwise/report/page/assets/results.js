@@ -3,7 +3,7 @@
 import { select } from "./actions.js";
 import { download, el } from "./dom.js";
 import { bytes, number, percent, seconds, signed } from "./format.js";
-import { t } from "./i18n.js";
+import { said, t, word } from "./i18n.js";
 import { csv } from "./keep.js";
 import { start } from "./search.js";
 import { state, update } from "./state.js";
@@ -109,7 +109,7 @@ export function nothing(run) {
     "div",
     { class: "card empty" },
     el("h2", {}, t(titleOf(run))),
-    near ? null : el("p", { class: "lines" }, run.message),
+    near ? null : el("p", { class: "lines" }, said(run.message)),
     near ? el("p", {}, t("plan.closest", {
           missing: bytes(near.missing_bytes),
           needed: bytes(near.needed_bytes),
@@ -117,8 +117,8 @@ export function nothing(run) {
           memory: bytes(near.memory_bytes),
         })) : null,
     near ? el("p", {}, el("code", {}, near.strategy)) : null,
-    near ? el("p", {}, near.ledger.filter(part => part.value > 0.01 * near.needed_bytes).map(part => `${part.name} ${bytes(part.value)}`).join(" · ")) : null,
-    near && near.ladder.length ? ladder(near) : near ? el("p", { class: "lines" }, run.message) : null,
+    near ? el("p", {}, near.ledger.filter(part => part.value > 0.01 * near.needed_bytes).map(part => `${word("ledger", part.name)} ${bytes(part.value)}`).join(" · ")) : null,
+    near && near.ladder.length ? ladder(near) : near ? el("p", { class: "lines" }, said(run.message)) : null,
   );
 }
 
@@ -156,8 +156,8 @@ function ladder(near) {
                 "td",
                 {},
                 state.live
-                  ? el("button", { type: "button", on: { click: () => planned(rung) } }, `${rung.change} · ${rung.cluster}`)
-                  : `${rung.change} · ${rung.cluster}`,
+                  ? el("button", { type: "button", on: { click: () => planned(rung) } }, `${said(rung.change)} · ${rung.cluster}`)
+                  : `${said(rung.change)} · ${rung.cluster}`,
               ),
               el("td", { class: "num" }, `≤ ${seconds(rung.seconds)}`),
               el("td", { class: "num" }, signed(rung.slower)),
