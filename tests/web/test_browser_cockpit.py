@@ -123,6 +123,18 @@ def test_a_step_that_cannot_be_is_grey_and_says_why(look):
     assert "does not divide" in knob(page, "pp").locator("option[value='2']").inner_text()
 
 
+def test_layers_come_back_with_the_pipeline_that_they_were_set_for(look):
+    page = in_hand(look)
+    page.click(".own summary")
+    page.fill("#own-strategy", "pp4 layers=7,9,9,7")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".cockpit .hand:has-text('layers=7,9,9,7')")
+    turned(page, "pp", "2")
+    assert "layers" not in page.inner_text(HAND)
+    turned(page, "pp", "4")
+    assert "layers=7,9,9,7" in page.inner_text(HAND)
+
+
 def test_a_grey_step_says_why_in_chinese_too(look):
     page = in_hand(look, lang="zh")
     turned(page, "pp", "1")

@@ -116,8 +116,15 @@ export const again = () =>
 function turned(knob, choice) {
   const { question, strategy } = state.step;
   if (!state.live) return take(question, choice.at);
-  return take(questionAfter(question, knob, choice), strategy, choice.words ?? knob.name + choice.value);
+  const words = choice.words ?? knob.name + choice.value;
+  if (knob.name !== "pp" && knob.name !== "vpp") return take(questionAfter(question, knob, choice), strategy, words);
+  const at = text => `${JSON.stringify(toAsk(question).model)} ${/\bpp(\d+)(?:x(\d+))?/.exec(text)?.slice(1).map(one => one || 1)}`;
+  layers.set(at(strategy), / (layers=\S+)/.exec(strategy)?.[1] || "");
+  return take(question, strategy, `${words} ${layers.get(at(words)) || ""}`.trim());
 }
+
+/** Layers that were set for a pipeline: they come back with it. */
+const layers = new Map();
 
 function questionAfter(question, knob, choice) {
   const found = /^(\d+)x(.+)$/.exec(choice.cluster || "");

@@ -10,7 +10,7 @@ import { LANGUAGES, preferred, said, speak, t } from "./i18n.js";
 import { mountInside } from "./inside.js";
 import { mountPlan } from "./plan.js";
 import { show, start } from "./search.js";
-import { VIEWS, forget, fromAddress, listen, modelName, same, state, toAddress, toAsk, update } from "./state.js";
+import { DEFAULT, VIEWS, forget, fromAddress, listen, modelName, same, state, toAddress, toAsk, update } from "./state.js";
 
 const MOUNTS = { plan: mountPlan, inside: mountInside, compare: mountCompare, export: mountExport };
 const THEMES = ["auto", "light", "dark"];
@@ -290,7 +290,7 @@ async function live() {
 async function openAnswered() {
   try {
     const { done } = await firstAnswer();
-    if (done && !state.run) show(done);
+    if (done && !state.run && same(state.question, DEFAULT)) show(done); // it is no answer to what was typed meanwhile
   } catch {
     // the form asks as well without it
   }
