@@ -88,7 +88,7 @@ _Made = tuple[str, str, tuple[KnobChoice, ...]]
 
 def _of_cluster(cluster: Cluster, s: Strategy) -> Iterator[_Made]:
     """GPUs and their kind, where the cluster is one of the catalog's."""
-    if isinstance(cluster, Mixed) or not _named(cluster):
+    if isinstance(cluster, Mixed) or not named(cluster):
         return
     counts = sorted({max(1, int(cluster.gpus * scale)) for scale in _SCALES})
     gpu = cluster.gpu.name
@@ -97,7 +97,8 @@ def _of_cluster(cluster: Cluster, s: Strategy) -> Iterator[_Made]:
     yield "gpu", gpu, tuple(KnobChoice(name, "", f"{cluster.gpus}x{name}") for name in gpu_names())
 
 
-def _named(cluster: Cluster) -> bool:
+def named(cluster: Cluster) -> bool:
+    """Whether a cluster is just what the catalog has under its GPUs and their kind."""
     try:
         return named_cluster(f"{cluster.gpus}x{cluster.gpu.name}") == cluster
     except UnknownNameError:
