@@ -12,6 +12,7 @@ from shardwise.cost.seconds import COLUMNS, Seconds
 from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.layers import chunk_rank, rank_chunks
 from shardwise.inputs.strategy import V_SCHEDULES, Placement, Strategy
+from shardwise.ops.tower import PLACES
 
 
 class BlockRun(NamedTuple):
@@ -82,10 +83,44 @@ def chunk_of(runs: tuple[BlockRun, ...], grads: float, room: tuple[float, float]
         flops += repeat * block.flops
         recompute_flops += repeat * block.recompute_flops
     f, i, w, recompute = (Seconds(*total) for total in totals)
+    if f.calls:
+        f, i = _ahead(runs, f, combined(i, w, recompute), i)
     return Chunk(
         runs, f, i, w, recompute,
         kept, forward, backward, at, at_forward, params, expert_params, flops, recompute_flops,
     )  # fmt: skip
+
+
+def _ahead(runs: tuple[BlockRun, ...], f: Seconds, back: Seconds, i: Seconds) -> tuple[Seconds, Seconds]:
+    """F and I with what calls take where kernels that come late in a pass still run once the last call is made."""
+    whole = [(run.repeat, combined(run.block.i, run.block.w, run.block.recompute)) for run in reversed(runs)]
+    backward = _longest([(repeat * one.calls, repeat * one.device) for repeat, one in whole])
+    return f._replace(calls=max(f.calls, _forth(runs))), i._replace(calls=i.calls + max(0.0, backward - back.calls))
+
+
+def _forth(runs: tuple[BlockRun, ...]) -> float:
+    """A forward pass, stretch by stretch: the host waits until all is done before it puts a tower's results among
+    tokens, and the kernels then wait for that.
+    """
+    taken, stretch = 0.0, list[tuple[float, float]]()
+    for block, repeat in runs:
+        places = sum(
+            one.calls for op, one in zip(block.ops, block.forwards, strict=True) if op.name == PLACES
+        )  # fmt: skip
+        stretch.append((repeat * (block.f.calls - places), repeat * block.f.device))
+        if places:
+            taken, stretch = taken + _longest(stretch) + places, []
+    return taken + _longest(stretch)
+
+
+def _longest(runs: list[tuple[float, float]]) -> float:
+    """Calls up to some place and kernels from there on, wherever both together take longest. Each: calls, kernels."""
+    calls, kernels = 0.0, sum(device for _, device in runs)
+    longest = kernels
+    for own, device in runs:
+        calls, kernels = calls + own, kernels - device
+        longest = max(longest, calls + kernels)
+    return max(longest, calls)
 
 
 def offloaded(chunk: Chunk, host_bandwidth: float, grads: float) -> Chunk:

@@ -315,15 +315,13 @@ def _width(setup: Setup, time: Ledger) -> Spread:
     name, calibration = setup.runtime.name, setup.calibration
     causes = causes_of(setup.model, setup.cluster, setup.strategy.dtype, name, calibration, time)
     found = spread_of(causes, name, calibration, setup.cluster.site, launch_bound(time))
-    return widened(found, late_host(setup.model, _launches(setup), time.value))
+    return widened(found, late_host(_calls(setup), time.value))
 
 
-def _launches(setup: Setup) -> float:
-    """Seconds that the host of the busiest rank launches kernels in an iteration, by themselves; of traced modules."""
-    if not setup.model.traced:
-        return 0.0
+def _calls(setup: Setup) -> float:
+    """Seconds that the calls of the busiest rank's host take by themselves in an iteration, where they are counted."""
     ranks = (setup.rank_chunks(rank) for rank in range(setup.strategy.pp))
-    each = (sum(part.host for one in rank for part in (one.f, one.i, one.w, one.recompute)) for rank in ranks)
+    each = (sum(part.calls for one in rank for part in (one.f, one.i, one.w, one.recompute)) for rank in ranks)
     return setup.strategy.microbatches * max(each)
 
 
@@ -423,9 +421,10 @@ def _time_ledger(
 
 
 def _late(setup: Setup, seconds: float) -> str:
-    """That a traced module's step may take as long as its launches."""
-    late = late_host(setup.model, _launches(setup), seconds)
+    """That a step may take as long as the host's calls."""
+    calls = _calls(setup)
+    late = late_host(calls, seconds)
     if late <= 1.0:
         return ""
-    told = f"launches may bound it: by themselves {_launches(setup) * 1e3:.0f} ms, and a slow host takes up to"
-    return f"{told} {late * seconds * 1e3:.0f} ms with the Python between them; take more samples a micro batch"
+    told = f"launches may bound it: by themselves they take the host {calls * 1e3:.0f} ms, and a slow host up to"
+    return f"{told} {late * seconds * 1e3:.0f} ms; take more samples a micro batch"
