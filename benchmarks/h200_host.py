@@ -1,8 +1,8 @@
 """Steps that the host bounds, with its speed beside each: `python benchmarks/h200_host.py OUT.json [NAME=INPUTS ...]`.
 
 Needs torch and transformers, and `h200_kinds.py` beside this file: its models, and small ones of this file, each with a
-given batch and with one sample. Before and behind every step the same small sum is launched sixty times: hosts that are
-shared take 6.5 to 16 us for it, and their steps as much longer.
+given batch and with one sample. Before and behind every step the same small sum is launched sixty times, and sixty
+small products run backward: hosts that are shared take 6.5 to 16 us for a sum, and their steps as much longer.
 """
 
 from __future__ import annotations
@@ -79,26 +79,28 @@ SMALL = {
 }  # fmt: skip
 
 
-def launch_seconds():
-    """Microseconds of the host for a small sum."""
-    x = torch.ones(64, 64, device="cuda", dtype=torch.bfloat16)
-    for _ in range(5):
-        x + x
-    torch.cuda.synchronize()
-    began = time.perf_counter()
+def sums():
+    """Microseconds of the host for a small sum, and for one of a chain of products in backward, another thread's."""
+    x = torch.ones(64, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    out = x
     for _ in range(60):
-        x + x
-    taken = (time.perf_counter() - began) / 60 * 1e6
+        out = out * 2.0
+    found = []
+    for call in (lambda: [x + x for _ in range(60)], out.sum().backward):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        call()
+        found.append(round((time.perf_counter() - began) / 60 * 1e6, 2))
     torch.cuda.synchronize()
-    return round(taken, 2)
+    return found
 
 
 def steps(module, inputs, optimizer, count):
-    """Milliseconds of forward, backward and update of every step, and the sum's microseconds before and behind it."""
+    """Milliseconds of forward, backward and update of every step, and `sums` before and behind it."""
     times, refs = [], []
     for step in range(count + 3):
         events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
-        before = launch_seconds()
+        before = sums()
         if step == 3:
             torch.cuda.reset_peak_memory_stats()
         events[0].record()
@@ -113,7 +115,7 @@ def steps(module, inputs, optimizer, count):
         del loss
         if step >= 3:
             times.append([round(a.elapsed_time(b), 3) for a, b in pairwise(events)])
-            refs.append([before, launch_seconds()])
+            refs.append([before, sums()])
     return {"step_ms": median(map(sum, times)), "times": times, "sums": refs,
             "peak_allocated": torch.cuda.max_memory_allocated()}  # fmt: skip
 

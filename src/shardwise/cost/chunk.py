@@ -84,18 +84,29 @@ def chunk_of(runs: tuple[BlockRun, ...], grads: float, room: tuple[float, float]
         recompute_flops += repeat * block.recompute_flops
     f, i, w, recompute = (Seconds(*total) for total in totals)
     if f.calls:
-        f, i = _ahead(runs, f, combined(i, w, recompute), i)
+        f, i, w = _ahead(runs, f, i, w, recompute)
     return Chunk(
         runs, f, i, w, recompute,
         kept, forward, backward, at, at_forward, params, expert_params, flops, recompute_flops,
     )  # fmt: skip
 
 
-def _ahead(runs: tuple[BlockRun, ...], f: Seconds, back: Seconds, i: Seconds) -> tuple[Seconds, Seconds]:
-    """F and I with what calls take where kernels that come late in a pass still run once the last call is made."""
+def _ahead(
+    runs: tuple[BlockRun, ...], f: Seconds, i: Seconds, w: Seconds, recompute: Seconds
+) -> tuple[Seconds, Seconds, Seconds]:
+    """F, I and W with what calls take where kernels that come late in a pass still run once the last call is made.
+    Where I and W run apart, each has its share of that.
+    """
+    back, forth = combined(i, w, recompute), _forth(runs)
     whole = [(run.repeat, combined(run.block.i, run.block.w, run.block.recompute)) for run in reversed(runs)]
-    backward = _longest([(repeat * one.calls, repeat * one.device) for repeat, one in whole])
-    return f._replace(calls=max(f.calls, _forth(runs))), i._replace(calls=i.calls + max(0.0, backward - back.calls))
+    longest = _longest([(repeat * one.calls, repeat * one.device) for repeat, one in whole])
+    if forth > max(f.device, f.calls):
+        f = f._replace(calls=forth)
+    if longest > max(back.device, back.calls):
+        share = (longest - back.calls) / back.device
+        first = share * (back.device - w.device)
+        i, w = i._replace(calls=i.calls + first), w._replace(calls=w.calls + share * w.device)
+    return f, i, w
 
 
 def _forth(runs: tuple[BlockRun, ...]) -> float:

@@ -320,8 +320,9 @@ def _width(setup: Setup, time: Ledger) -> Spread:
 
 def _calls(setup: Setup) -> float:
     """Seconds that the calls of the busiest rank's host take by themselves in an iteration, where they are counted."""
-    ranks = (setup.rank_chunks(rank) for rank in range(setup.strategy.pp))
-    each = (sum(part.calls for one in rank for part in (one.f, one.i, one.w, one.recompute)) for rank in ranks)
+    ranks = ([run for chunk in setup.rank_chunks(rank) for run in chunk.runs] for rank in range(setup.strategy.pp))
+    parts = ([(n, one) for block, n in runs for one in (block.f, block.i, block.w, block.recompute)] for runs in ranks)
+    each = (sum(repeat * one.calls for repeat, one in rank) for rank in parts)
     return setup.strategy.microbatches * max(each)
 
 
