@@ -315,7 +315,8 @@ def _width(setup: Setup, time: Ledger) -> Spread:
     name, calibration = setup.runtime.name, setup.calibration
     causes = causes_of(setup.model, setup.cluster, setup.strategy.dtype, name, calibration, time)
     found = spread_of(causes, name, calibration, setup.cluster.site, launch_bound(time))
-    return widened(found, late_host(_calls(setup), time.value))
+    passes = sum(part.value for part in time.parts if part.name in PASSES)
+    return widened(found, late_host(_calls(setup), passes, time.value))
 
 
 def _calls(setup: Setup) -> float:
@@ -418,14 +419,17 @@ def _time_ledger(
     parts.append(Ledger("weight gathering", update.gather_exposed))
     parts.append(Ledger("optimizer", update.optimizer))
     parts.append(Ledger("framework", fixed))
-    return ledger("iteration", parts, _late(setup, sum(part.value for part in parts)))
+    return ledger("iteration", parts, _late(_calls(setup), makespan, sum(part.value for part in parts)))
 
 
-def _late(setup: Setup, seconds: float) -> str:
+PASSES = frozenset({"forward", "backward", "recompute", "pipeline waits and sends"})
+"""Parts of the time ledger that make up the makespan."""
+
+
+def _late(calls: float, passes: float, seconds: float) -> str:
     """That a step may take as long as the host's calls."""
-    calls = _calls(setup)
-    late = late_host(calls, seconds)
+    late = late_host(calls, passes, seconds)
     if late <= 1.0:
         return ""
-    told = f"launches may bound it: by themselves they take the host {calls * 1e3:.0f} ms, and a slow host up to"
+    told = f"launches may bound it: by themselves they take the host {calls * 1e3:.0f} ms, and a slow host makes it"
     return f"{told} {late * seconds * 1e3:.0f} ms; take more samples a micro batch"

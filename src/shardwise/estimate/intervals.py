@@ -111,12 +111,12 @@ def launch_bound(time: Ledger) -> float:
     return min(1.0, max(0.0, (share - BARELY) / (WAITING - BARELY)))
 
 
-def late_host(calls: float, seconds: float) -> float:
-    """What the host's calls may take over a prediction in a slow hour; at most 1: they do not bound it.
+def late_host(calls: float, passes: float, seconds: float) -> float:
+    """What a slow hour of the host makes of an iteration, over its prediction; 1: its calls do not bound it.
 
-    `calls`: seconds of an iteration that they take by themselves, where they were counted.
+    `calls`: seconds that they take by themselves, where they were counted; `passes`: of the iteration's `seconds`.
     """
-    return LATE_HOST * calls / seconds if seconds else 0.0
+    return 1 + max(0.0, LATE_HOST * calls - passes) / seconds if seconds else 1.0
 
 
 def widened(spread: Spread, late: float) -> Spread:
