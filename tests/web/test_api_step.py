@@ -133,6 +133,31 @@ def test_what_does_not_fit_offers_ways_out(server):
         assert (again["iteration_seconds"], again["total_bytes"]) == pytest.approx((way["seconds"], way["bytes"]))
 
 
+@pytest.mark.parametrize("change", ["", "mbs4", "tp1 pp1 zero0"])
+def test_gpus_for_so_many_days_fit_and_end_in_time(server, change):
+    asked = {"change": change or None, "tokens": 1e12}
+    for days in (40, 400):
+        found = step(server, **asked, days=days).data["enough"]
+        there = {**SMALL, "cluster": f"{found['gpus']}xh100"}
+        again = step(server, question=there, strategy=found["strategy"], tokens=1e12).data
+        assert again["numbers"]["fits"] == "yes"
+        assert again["budget"]["days"] == found["days"]
+        assert (found["days"] <= days) == found["reached"]
+        fewer = {**SMALL, "cluster": f"{found['gpus'] // 2}xh100"}
+        half = re.sub(r"dp(\d+)", lambda dp: f"dp{int(dp[1]) // 2}", found["strategy"])
+        if found["reached"]:
+            less = step(server, question=fewer, strategy=half, tokens=1e12).data
+            assert less["faults"] or less["numbers"]["fits"] != "yes" or less["budget"]["days"] > days
+
+
+def test_no_way_out_is_offered_that_does_not_fit(server):
+    question = {**SMALL, "model": "llama-3-70b", "cluster": "2xh100"}
+    found = step(server, question=question, strategy="tp2 mbs1 gbs16 seq4096", ways=True, tokens=1e12, days=9).data
+    assert found["numbers"]["fits"] == "no"
+    assert found["ways"] == []
+    assert found["enough"] == {}
+
+
 def test_what_cannot_run_can_be_turned_until_it_can(server):
     found = step(server, change="tp64 pp3").data
     assert "does not divide" in found["faults"][0]
@@ -151,7 +176,7 @@ def test_a_step_is_a_few_kilobytes(server, record_property):
     [
         {"strategy": "x" * 3000}, {"change": "documents=/etc/passwd"}, {"change": "runtime=/etc/passwd"},
         {"best": "runtime=/etc/passwd"}, {"tokens": -1}, {"price": "many"}, {"ways": "yes"}, {"question": None},
-        {"other": 1}, {"change": 7}, {"strategy": ""}, {"change": "tp0"}, {"change": "tp999999999999"},
+        {"other": 1}, {"days": 0}, {"change": 7}, {"strategy": ""}, {"change": "tp0"}, {"change": "tp999999999999"},
     ],
 )  # fmt: skip
 def test_a_strangers_step_opens_nothing_and_is_refused_in_a_sentence(server, wrong):

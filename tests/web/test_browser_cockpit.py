@@ -123,6 +123,26 @@ def test_a_step_that_cannot_be_is_grey_and_says_why(look):
     assert "does not divide" in knob(page, "pp").locator("option[value='2']").inner_text()
 
 
+def test_layers_come_back_with_the_pipeline_that_they_were_set_for(look):
+    page = in_hand(look)
+    page.click(".own summary")
+    page.fill("#own-strategy", "pp4 layers=7,9,9,7")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".cockpit .hand:has-text('layers=7,9,9,7')")
+    turned(page, "pp", "2")
+    assert "layers" not in page.inner_text(HAND)
+    turned(page, "pp", "4")
+    assert "layers=7,9,9,7" in page.inner_text(HAND)
+
+
+def test_a_grey_step_says_why_in_chinese_too(look):
+    page = in_hand(look, lang="zh")
+    turned(page, "pp", "1")
+    turned(page, "tp", "8")
+    knob(page, "pp").locator(".step").last.hover()
+    assert "不能整除 8 个 GPU；请使乘积为 8" in page.inner_text(".tip")
+
+
 def test_what_overflows_is_told_with_ways_out_that_are_one_click(look):
     page = in_hand(look)
     page.click(".own summary")
@@ -141,13 +161,16 @@ def test_days_and_money_follow_what_is_typed(look):
     page.fill("#budget-price", "2.5")
     page.keyboard.press("Enter")
     page.wait_for_selector(".cockpit .tile.run small:has-text('$')")
-    page.fill("#budget-days", "600")
+    page.fill("#budget-days", "1500")
     page.keyboard.press("Enter")
     page.click(".budget button:has-text('GPUs')")
     page.wait_for_function("() => Number(document.querySelector('#field-gpus').value) > 8")
-    page.wait_for_function(
-        "() => parseFloat(document.querySelector('.tile.run strong').innerText.replace(',', '')) < 2000"
-    )
+    page.wait_for_selector(".budget:has-text('fewest GPUs')")
+    assert float(page.inner_text(".cockpit .tile.run strong").split()[0].replace(",", "")) <= 1500
+    assert page.locator(".cockpit .fits.yes").count() == 1
+    page.fill("#budget-days", "600")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".budget:has-text('not with this split')")  # the batch has 16 samples
     assert "tokens=15000000000000" in page.url
     assert "price=2.5" in page.url
 

@@ -101,6 +101,44 @@ def test_knobs_of_a_file_turn_without_a_server(alone, plan_html):
     page.wait_for_function("was => document.querySelector('.cockpit .hand').innerText === was", arg=first)
 
 
+def test_a_file_looks_inside_what_is_in_hand(alone, plan_html):
+    page = alone.page
+    page.goto(plan_html.as_uri())
+    page.wait_for_selector("canvas.timeline")
+    inside = page.locator("#view-inside")
+    first = inside.locator(".tile.iteration strong").inner_text()
+    box = inside.locator(".knob[data-knob=gpus] select")
+    box.select_option("16")
+    page.wait_for_selector("#view-inside .notes:has-text('carries the timeline')")
+    found = shardwise.estimate(
+        "llama-3-8b", "16xh100", page.evaluate("new URLSearchParams(location.hash.split('?')[1]).get('s')")
+    )
+    assert f"{found.mfu:.1%}" == inside.locator(".tile.mfu strong").inner_text()
+    assert inside.locator("canvas.timeline").count() == 0
+    there = page.url
+    inside.locator(".back").click()
+    page.wait_for_selector("#view-inside canvas.timeline")
+    assert inside.locator(".tile.iteration strong").inner_text() == first
+    page.goto("about:blank")
+    page.goto(there)  # the address of a file names what was in hand
+    page.wait_for_selector("#view-inside .notes:has-text('carries the timeline')")
+    assert f"{found.mfu:.1%}" == inside.locator(".tile.mfu strong").inner_text()
+
+
+def test_an_estimates_file_speaks_of_no_search(alone, tmp_path):
+    path = tmp_path / "estimate.html"
+    plan = shardwise.plan_of(shardwise.estimate("llama-3-8b", "8xh100", "tp2 pp2 mbs1 gbs16 seq4096"))
+    path.write_text(plans_page([plan]), encoding="utf-8")
+    page = alone.page
+    page.goto(path.as_uri())
+    page.wait_for_selector("canvas.timeline")
+    page.click("nav a >> nth=0")
+    page.locator(".cockpit .knob[data-knob=tp] select").select_option("1")
+    page.wait_for_selector('.cockpit .lost:has-text("against this file\'s strategy")')
+    assert "plan found" not in page.inner_text("main")
+    assert "recommended" not in page.inner_text("main")
+
+
 def test_schedules_are_compared_and_names_stay_text(alone, tmp_path):
     given = costs(pp=4, f=10, i=11, w=9, hop=1)
     lines = [simulate(generate(name, pp=4, microbatches=8), given) for name in ("zb-h1", "1f1b", "gpipe")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlencode
 
 from browsing import QUESTION, STRATEGY, Looked
 
@@ -138,6 +139,24 @@ def test_plans_are_pinned_edited_and_compared(look):
     assert page.locator(".compare-table thead th").count() == 3
 
 
+def test_a_slow_answer_does_not_bring_back_what_one_has_left(look):
+    """On a busy machine the view jumped back to the strategy before, and a click on its pin took that one off."""
+    page, held = look.page, []
+    page.route("**/api/step", lambda route: held.append(route))  # noqa: PLW0108 - playwright asks it for its code
+    look.inside()
+    page.fill("#why-input", "pp2")
+    page.click(".why-form button >> nth=1")
+    page.wait_for_function(f"() => document.querySelector('{CHIPS}').innerText.includes('pp2')")
+    for _ in range(2):  # the first strategy's answer comes now, the second's later than a hand takes to rest
+        while not held:
+            page.wait_for_timeout(50)
+        page.wait_for_timeout(700)
+        assert "pp2" in page.inner_text(CHIPS)
+        held.pop(0).continue_()
+    page.wait_for_timeout(700)
+    assert "pp2" in page.inner_text(CHIPS)
+
+
 def test_a_link_shows_the_same_again(look):
     page = look.planned(lang="zh", theme="dark")
     page.click("table.best tbody tr >> nth=1")
@@ -254,3 +273,44 @@ def test_the_bars_of_all_ranks_begin_at_one_place(look):
         ".bars .bar", "all => all.slice(0, 4).map(bar => bar.getBoundingClientRect().left)"
     )
     assert len(set(lefts)) == 1, lefts
+
+
+def test_a_stretch_is_summed_by_kind_and_actions_are_found(look):
+    page = look.inside()
+    page.click("#view-inside .sum")
+    rows = page.locator("#view-inside .spent tbody tr")
+    told = dict(zip(rows.locator("th").all_inner_texts(), rows.locator("td:last-child").all_inner_texts(), strict=True))
+    assert {"forward", "full backward", "bubble"} <= told.keys()
+    parts = ("forward", "full backward", "optimizer", "framework", "bubble")
+    assert abs(sum(float(told[name].rstrip("%")) for name in parts if name in told) - 100) < 1
+    whole = page.inner_text("#view-inside .action-name")
+    page.locator("#view-inside canvas.timeline").scroll_into_view_if_needed()
+    box = page.locator("#view-inside canvas.timeline").bounding_box()
+    page.mouse.move(box["x"] + 200, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 500, box["y"] + 60, steps=4)
+    page.mouse.up()
+    assert page.inner_text("#view-inside .action-name") != whole
+    page.fill("#view-inside .find", "f3")
+    assert "0 of 4" in page.inner_text("#view-inside .finding")
+    for found in ("0F3", "1F3"):
+        page.keyboard.press("Enter")
+        assert found in page.inner_text("#view-inside .action-name")
+    page.fill("#view-inside .find", "nothing")
+    assert "0 of 0" in page.inner_text("#view-inside .finding")
+
+
+def test_timelines_are_compared_on_one_scale(look):
+    pins = [f'{{"s":"{STRATEGY}"}}', f'{{"s":"{STRATEGY.replace("pp4 dp2", "pp2 dp4")}"}}']
+    page = look.page
+    page.goto(f"{look.url}/#compare?{urlencode({**QUESTION, 'pin': pins}, doseq=True)}")
+    page.wait_for_selector(".timelines canvas.timeline >> nth=1")
+    shown = page.locator(".timelines .where")
+    page.wait_for_function("() => [...document.querySelectorAll('.timelines .where')].every(one => one.innerText)")
+    page.focus(".timelines canvas.timeline >> nth=0")
+    was = shown.first.inner_text()
+    page.keyboard.press("+")
+    page.wait_for_function("was => document.querySelector('.timelines .where').innerText !== was", arg=was)
+    page.wait_for_function(
+        "() => new Set([...document.querySelectorAll('.timelines .where')].map(one => one.innerText)).size === 1"
+    )

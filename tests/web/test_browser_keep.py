@@ -71,7 +71,9 @@ def test_tables_drawings_and_archives_are_whole_files(look):
     assert len(rows) == page.locator(".scatter circle.fits, .scatter circle.best, .scatter .nofit").count()
     assert {"strategy", "seconds", "total_bytes", "mfu"} <= rows[0].keys()
     _, drawn = kept(page, ".scatter-card button:has-text('SVG')")
-    assert ET.fromstring(drawn).tag.endswith("svg")  # noqa: S314 - what the page has just made
+    sheet = ET.fromstring(drawn)  # noqa: S314 - what the page has just made
+    assert sheet.tag.endswith("svg")
+    assert sheet[0].attrib["fill"].startswith("rgb"), "ink of a dark page needs its paper"
     page.click("nav a >> nth=1")
     page.wait_for_selector("canvas.timeline")
     _, picture = kept(page, ".toolbar button:has-text('PNG')")

@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from browsing import QUESTION
+from browsing import QUESTION, STRATEGY
 
 from shardwise.report.page import asset_names, asset_text
 
@@ -135,6 +135,24 @@ def test_wrong_conditions_are_told_once_and_beside_their_field(look):
     page.fill("#field-gpus", "-3")
     page.click("#plan-button")
     assert page.evaluate("document.activeElement.id") == "field-gpus"
+
+
+def test_a_field_without_a_number_says_so_and_the_one_before_counts(look):
+    page = look.go("plan", **QUESTION, s=STRATEGY)
+    page.wait_for_selector(".cockpit .tile.iteration")
+    for name, wrong, value in (("gpus", "", 8), ("global_batch", "2.5", 16), ("seq", "", 4096)):
+        page.fill(f"#field-{name}", wrong)
+        assert f"until then {value} counts" in page.inner_text(f"[data-field={name}] .fault")
+        page.click("#plan-button")
+        assert page.evaluate("document.activeElement.id") == f"field-{name}"
+        page.fill(f"#field-{name}", str(value))
+        assert page.inner_text(f"[data-field={name}] .fault") == ""
+    page.fill("#budget-tokens", "many")
+    page.keyboard.press("Tab")
+    assert "Give a number" in page.inner_text(".budget .fault >> nth=0")
+    assert "null" not in page.inner_text("main") + page.url
+    page = look.go("plan", **{**QUESTION, "gpus": "-1", "seq": "NaN"})
+    assert page.input_value("#field-gpus") == "64"
 
 
 def test_a_bad_file_is_refused_with_a_sentence(look):

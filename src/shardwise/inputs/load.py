@@ -114,7 +114,7 @@ def named_model(name: str) -> Model:
     """A model by catalog name; no file of that name is looked for."""
     found = lookup.entry("models", MODELS, name)
     if found is None:
-        hint = "(or give a file: ours, a Hugging Face config.json, or SimuMax's)"
+        hint = "(or a file: ours, a Hugging Face config.json, or SimuMax's)"
         raise UnknownNameError("model", name, lookup.known("models", MODELS), hint=hint)
     return lookup.build(Model, {"name": found[0], **found[1]})
 
@@ -250,7 +250,7 @@ def _gpu_fields(name: str) -> tuple[str, dict[str, Any], bool]:
         if found is not None:
             return *found, folder == CLUSTERS
     known = [*gpu_names(), *lookup.known("gpus", CLUSTERS)]
-    raise UnknownNameError("GPU", name, set(known), hint="(write for example 64xh100, or give a cluster file)")
+    raise UnknownNameError("GPU", name, set(known), hint="(write for example 64xh100, or a cluster file)")
 
 
 def _cluster(gpu: str, gpus: int | None, fields: dict[str, Any], *, shipped: bool) -> Cluster:

@@ -215,6 +215,7 @@ SCALARS: dict[str, Scalar] = {
     "option.margin": _size(1e3, 1e14, zero=True),
     "option.tokens": Scalar(kind="count", least=0.0, most=1e18, above=True),
     "option.price": _number(0, 1e6),
+    "option.days": _number(0, 1e6, above=True),
     "option.mtbf": Scalar(kind="seconds", least=0.0, most=1e13, above=True, usual=(1.0, 1e12)),
     "option.checkpoint": Scalar(kind="seconds", least=0.0, most=1e9),
     "option.store": _rate(1e4, 1e15),

@@ -118,8 +118,9 @@ def step(body: bytes) -> Data:
     from shardwise.report.view import Turning, step_view, stepped
 
     table = Foreign(read_body(body))
-    table.refuse_unknown(("question", "strategy", "change", "best", "tokens", "price", "ways"))
+    table.refuse_unknown(("question", "strategy", "change", "best", "tokens", "price", "days", "ways"))
     tokens, price = table.number("tokens", 0.0, row="option.tokens"), table.number("price", 0.0, row="option.price")
+    days = table.number("days", 0.0, row="option.days")
     ways = table.switch("ways", default=False)
     if table.faults or "question" not in table.data:
         raise InputError(table.faults or [Fault("question", "is missing; give a question and a strategy")])
@@ -130,7 +131,7 @@ def step(body: bytes) -> Data:
         asked = _of_runtime(asked, strategy, searched(table.data["question"]).question)
     at = Turning(
         model=asked.model, cluster=asked.cluster, runtime=asked.runtime, memory_limit=asked.memory_limit,
-        tokens=tokens, price=price,
+        tokens=tokens, price=price, days=days,
     )  # fmt: skip
     return step_view(at, strategy, best=best, ways=ways)
 

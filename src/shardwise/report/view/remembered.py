@@ -12,6 +12,7 @@ from shardwise.inputs.load import load_runtime
 from shardwise.inputs.serialise import Plain
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.strategy_text import build, parse
+from shardwise.measure.nearest import nearest_run
 from shardwise.plan.file import plan_table
 from shardwise.plan.plan import Plan
 from shardwise.plan.renew import renewed
@@ -49,7 +50,7 @@ def answered_view(plan: Plan, words: dict[str, Any], tokens: float) -> Plain:
     proven = told is not None and told.bound is not None
     answer = Answer(
         question=question_about(plan, plan.strategy, limit), recommended=best, fastest=plans.get("fastest"),
-        simplest=plans.get("simplest"),
+        simplest=plans.get("simplest"), nearest=nearest_run(best) if best else None,
         bound=told.bound or 0.0 if told else 0.0,
         counts=told.search if told and told.search else Searched(strategies=0, simulated=0),
     )  # fmt: skip

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from shardwise.check.check import check
 from shardwise.estimate.advice import advise
 from shardwise.estimate.estimate import Estimate, estimate
-from shardwise.estimate.goodput import budget
 from shardwise.estimate.intervals import distance, likely
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import load_runtime
@@ -21,6 +20,7 @@ from shardwise.plan.plan import Plan
 from shardwise.plan.predict import asked_limit
 from shardwise.report.view.plan import numbers_of
 from shardwise.report.view.stages import memory_parts
+from shardwise.search.in_time import in_time, run_of
 from shardwise.search.knobs import Knob, KnobChoice, knobs, said, turned
 from shardwise.search.question import Answer
 from shardwise.search.why import beside, why
@@ -44,6 +44,8 @@ class Turning:
     """Of the whole run; 0: days and money are not asked for."""
     price: float = 0.0
     """Of a GPU and hour."""
+    days: float = 0.0
+    """That the run should take at most; 0: not asked for."""
 
 
 def step_view(at: Turning, strategy: Strategy, *, best: Strategy | None = None, ways: bool = False) -> Plain:
@@ -64,18 +66,37 @@ def _told(at: Turning, found: Estimate, best: Strategy | None, *, ways: bool) ->
     """The numbers of a strategy."""
     told: Plain = {"numbers": numbers_of(found, at.memory_limit), "stages": _stages(found)}
     if at.tokens:
-        step = found.strategy.global_batch * found.strategy.seq * found.strategy.useful_share
-        run = budget(found.iteration_seconds, step, found.strategy.world, at.tokens, at.price, 1.0)
+        run = run_of(found, at.tokens, at.price)
         told["budget"] = {"days": run.days, "gpu_hours": run.gpu_hours, "cost": run.cost}
     if best is not None and best != found.strategy and not check(at.model, at.cluster, best, at.runtime):
         told["beside"] = _lost(_estimate(at, best), found)
     if ways:
-        told["ways"] = [
-            {"change": one.text, "strategy": str(one.strategy), "seconds": found.iteration_seconds - one.seconds,
-             "bytes": found.total_bytes - one.bytes, "fits": one.fits}
-            for one in advise(found, runtime=at.runtime)
-        ]  # fmt: skip
+        told["ways"] = _ways(at, found)
+    if at.days and at.tokens:
+        told["enough"] = _enough(at, found)
     return told
+
+
+def _ways(at: Turning, found: Estimate) -> list[Plain]:
+    """The changes after which it fits; where none surely does, those after which it may."""
+    changes = [one for one in advise(found, runtime=at.runtime) if one.fits != "no"]
+    sure = [one for one in changes if one.fits == "yes"]
+    return [
+        {"change": one.text, "strategy": str(one.strategy), "seconds": found.iteration_seconds - one.seconds,
+         "bytes": found.total_bytes - one.bytes, "fits": one.fits}
+        for one in sure or changes
+    ]  # fmt: skip
+
+
+def _enough(at: Turning, found: Estimate) -> Plain:
+    """The fewest GPUs that end the run in time, or how soon any number of them would; empty: it fits at none."""
+    one = in_time(found, at.days, at.tokens, at.price, runtime=at.runtime)
+    if one is None:
+        return {}
+    return {
+        "gpus": one.cluster.gpus, "strategy": str(one.strategy), "days": one.run.days, "cost": one.run.cost,
+        "reached": one.reached,
+    }  # fmt: skip
 
 
 def _estimate(at: Turning, strategy: Strategy) -> Estimate:

@@ -3,8 +3,8 @@
 import { lookInside, pin } from "./actions.js";
 import { el, refill } from "./dom.js";
 import { bytes, count, intervalOf, memoryBelow, number, percent, seconds, signed } from "./format.js";
-import { t, word } from "./i18n.js";
-import { again, followQuestion, inHand, knobRow } from "./knobs.js";
+import { said, t, word } from "./i18n.js";
+import { again, followQuestion, inHand, isOwn, knobRow } from "./knobs.js";
 import { memoryBars } from "./stages.js";
 import { listen, modelName, same, state, update } from "./state.js";
 import { alertOf } from "./why.js";
@@ -54,7 +54,7 @@ function fill(node, parts, step) {
   node.classList.toggle("over", Boolean(step.numbers && step.numbers.fits === "no"));
   refill(parts.head, head(step));
   if (step.numbers) {
-    refill(parts.tiles, tiles(step));
+    refill(parts.tiles, handTiles(step));
     refill(parts.bars, memoryBars(step.stages, step.numbers.usable_memory || step.numbers.fits_limit, step.numbers.memory_limit));
   }
   refill(parts.time, step.numbers ? inTime(step) : null);
@@ -63,7 +63,8 @@ function fill(node, parts, step) {
 
 function head(step) {
   const ready = state.current && state.current.view.strategy === step.strategy;
-  const best = state.run?.view?.strategy || state.carried?.steps[0].strategy;
+  const best = state.live ? state.run?.view?.strategy : state.carried?.steps[0].strategy,
+    away = state.live ? state.asked && best !== step.strategy : !isOwn(step);
   const { question } = step;
   return [
     el(
@@ -75,21 +76,23 @@ function head(step) {
     el(
       "div",
       { class: "heading-buttons" },
-      best && best !== step.strategy && (state.asked || !state.live)
-        ? el("button", { type: "button", class: "back", on: { click: () => back(best) } }, t("cockpit.back"))
-        : null,
+      best && away ? backButton(best) : null,
       state.live ? el("button", { type: "button", disabled: !ready, on: { click: () => pin(state.current) } }, t("pin.on")) : null,
-      el("button", { class: "primary", type: "button", disabled: step.faults.length > 0 || !(state.live || ready), on: { click: () => lookInside(question, step.strategy) } }, t("plan.inside")),
+      el("button", { class: "primary", type: "button", disabled: step.faults.length > 0, on: { click: () => lookInside(question, step.strategy) } }, t("plan.inside")),
     ),
   ];
 }
+
+/** Back to what was found, or to what the file is of. */
+export const backButton = best =>
+  el("button", { type: "button", class: "back", on: { click: () => back(best) } }, t(state.live || state.run ? "cockpit.back" : "cockpit.back.own"));
 
 function back(best) {
   if (state.live) update({ question: state.asked });
   inHand(state.asked, best);
 }
 
-function tiles(step) {
+export function handTiles(step) {
   const n = step.numbers;
   return [
     tile("iteration", seconds(n.iteration_seconds), intervalOf(n.interval, seconds)),
@@ -116,14 +119,14 @@ const tile = (name, value, below, fits) =>
 
 /** What cannot be run, or what is lost against the best, and what would help. */
 function verdict(step) {
-  if (step.faults.length) return el("div", { class: "alert", role: "alert" }, el("p", {}, step.faults[0]), step.shown ? el("p", {}, t("cockpit.faults")) : null);
+  if (step.faults.length) return el("div", { class: "alert", role: "alert" }, el("p", {}, said(step.faults[0])), step.shown ? el("p", {}, t("cockpit.faults")) : null);
   return [el("p", { class: "lost" }, lost(step)), step.ways ? ways(step) : null];
 }
 
 /** Whether the answer that was found is one to the question in hand. */
 const answered = step => (state.live ? same(step.question, state.asked) : step.cluster === state.carried?.steps[0].cluster);
 
-function lost(step) {
+export function lost(step) {
   const { beside, strategy } = step;
   if (!beside) return strategy === state.run?.view?.strategy && answered(step) ? t("cockpit.best") : "";
   const weight = part => part.lost * Math.sign(beside.slower),
@@ -132,11 +135,17 @@ function lost(step) {
   const named = parts.map(part => `${word("ledger", part.name)} ${part.lost > 0 ? "+" : "−"}${seconds(Math.abs(part.lost), 3)}`).join(", ");
   const share = signed(beside.slower),
     near = beside.within_error ? ` (${t(`within.${beside.likely || "error"}`)})` : "";
-  return t(named ? "cockpit.lost.parts" : "cockpit.lost", { share, near, parts: named });
+  return t(named ? "cockpit.lost.parts" : "cockpit.lost", { share, near, parts: named, best: t(`cockpit.than.${held()}`) });
+}
+
+/** What a strategy is held against: a file carries the plan that it is of, and where nothing was searched just a strategy. */
+function held() {
+  if (state.live) return state.run?.view?.plans?.fastest ? "fastest" : "recommended";
+  return state.run ? "recommended" : "own";
 }
 
 function ways(step) {
-  if (!step.ways.length) return null;
+  if (!step.ways.length) return step.numbers.fits === "no" ? el("p", { class: "ways" }, t("cockpit.noway")) : null;
   return el(
     "div",
     { class: "ways" },
@@ -145,7 +154,7 @@ function ways(step) {
       el(
         "button",
         { class: "small way", type: "button", title: way.strategy, on: { click: () => inHand(step.question, way.strategy) } },
-        `${way.change} · ${seconds(way.seconds)} · ${bytes(way.bytes, 1)}`,
+        `${said(way.change)} · ${seconds(way.seconds)} · ${bytes(way.bytes, 1)}${way.fits === "yes" ? "" : ` · ${t(`fits.${way.fits}`)}`}`,
       ),
     ),
   );
@@ -155,44 +164,46 @@ function ways(step) {
 function budgetForm(place) {
   const set = (name, value) => {
     update({ budget: { ...state.budget, [name]: value } });
-    if (name !== "days") again();
+    again();
   };
-  const field = (name, shown, read, more) =>
-    el(
-      "label",
-      {},
-      t(`budget.${name}`),
-      el("input", { type: "text", id: `budget-${name}`, inputmode: "decimal", value: shown, autocomplete: "off", on: { change: event => set(name, read(event.target.value)) }, ...more }),
-    );
+  const field = (name, shown, placeholder) => {
+    const fault = el("small", { class: "fault", role: "alert" });
+    const change = ({ target: { value } }) => {
+      const read = counted(value),
+        odd = value.trim() && !read && Number(value) !== 0; // 0 and nothing: not asked for
+      fault.textContent = odd ? t("budget.odd") : "";
+      if (!odd) set(name, read);
+    };
+    return el("label", {}, t(`budget.${name}`), el("input", { type: "text", id: `budget-${name}`, inputmode: "decimal", value: shown, autocomplete: "off", placeholder, on: { change } }), fault);
+  };
   return el(
     "div",
     { class: "budget" },
-    field("tokens", state.budget.tokens ? count(state.budget.tokens) : "", counted, { placeholder: "1T" }),
-    field("price", state.budget.price || "", counted, { placeholder: "2.5" }),
-    field("days", state.budget.days || "", counted, { placeholder: "20" }),
+    field("tokens", state.budget.tokens ? count(state.budget.tokens) : "", "1T"),
+    field("price", state.budget.price || "", "2.5"),
+    field("days", state.budget.days || "", "20"),
     place,
   );
 }
 
-/** GPUs with which the same split would take so many days, were replicas to scale: as many as share the batch evenly. */
-function enough({ strategy, budget: run }, days) {
-  const of = name => Number(new RegExp(`\\b${name}(\\d+)`).exec(strategy)?.[1] || 1);
-  const most = Math.floor(of("gbs") / of("mbs"));
-  let dp = Math.max(1, Math.ceil((of("dp") * run.days) / days));
-  while (dp < most && of("gbs") % (dp * of("mbs"))) dp += 1;
-  return dp <= most && of("gbs") % (dp * of("mbs")) === 0 ? of("tp") * of("pp") * of("cp") * dp : null;
+/** The way to a run of so many days, by the fewest GPUs on which it fits; or why there is none. */
+function inTime({ enough, question, strategy }) {
+  const { days, price } = state.budget;
+  if (!state.live || !days || !enough) return null;
+  if (!enough.strategy) return el("span", {}, t("budget.unfit", { days: plain(days) }));
+  const told = { days: plain(days), gpus: number(enough.gpus), reached: tenths(enough.days, enough.reached), cost: price ? ` · $${count(enough.cost)}` : "" };
+  if (enough.gpus === question.gpus && enough.strategy === strategy) return el("span", {}, t(enough.reached ? "budget.reached" : "budget.least", told));
+  const on = { click: () => inHand({ ...question, gpus: enough.gpus }, enough.strategy) };
+  return [
+    enough.reached ? null : el("span", {}, t("budget.late", told)),
+    el("button", { class: "small", type: "button", title: enough.strategy, on }, t("budget.enough", told)),
+  ];
 }
 
-/** The way to a run of so many days; what it then really takes is seen when it is taken. */
-function inTime(step) {
-  const { days } = state.budget;
-  if (!state.live || !days || !step.budget) return null;
-  const gpus = enough(step, days);
-  if (!gpus) return el("span", {}, t("budget.never", { days: number(days) }));
-  if (gpus === state.question.gpus) return null;
-  const on = { click: () => update({ question: { ...state.question, gpus } }) };
-  return el("button", { class: "small", type: "button", on }, t("budget.enough", { days: number(days), gpus: number(gpus) }));
-}
+const plain = value => number(value, Number.isInteger(value) ? 0 : 1);
+
+/** Days as they are shown: never more than was asked for where that is kept, never less where it is not. */
+const tenths = (value, reached) => number((reached ? Math.floor : Math.ceil)(value * 10) / 10, 1);
 
 /** `15T` -> 15e12; nothing where it is no number. */
 export function counted(text) {

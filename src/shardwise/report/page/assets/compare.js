@@ -7,14 +7,17 @@ import { t, word } from "./i18n.js";
 import { axisText } from "./inside.js";
 import { MEMORY, TIME } from "./palette.js";
 import { listen, state } from "./state.js";
+import { timelinesOf } from "./timeline.js";
 
 let only = false;
+const MOST = 4; // timelines one above the other
 
 export function mountCompare(root) {
   const render = () => {
     if (state.view === "compare") fill(root);
   };
   listen(["pins", "view", "current", "wanted", "loading"], render);
+  listen(["theme"], () => above.redraw());
   render();
 }
 
@@ -55,7 +58,23 @@ function fill(root) {
       ),
     ),
     el("section", { "class": "card", "aria-label": t("compare.title") }, el("div", { class: "scroll" }, table(pins))),
+    timelines(pins.map(one => one.view)),
   );
+}
+
+let above = { key: "", node: null, redraw: () => {} }; // kept while the same are compared: their zoom is
+
+/** The timelines of what is compared, one above the other, where they share a unit. */
+function timelines(views) {
+  const shown = views.filter(view => view.timeline?.ranks.length && view.unit === views[0].unit).slice(0, MOST);
+  if (shown.length < 2) return null;
+  const key = JSON.stringify([state.lang, shown.map(view => [view.id, view.strategy])]);
+  if (above.key === key) return above.node;
+  const { nodes, redraw } = timelinesOf(shown);
+  const titled = (node, k) => el("div", {}, el("h3", {}, shown[k].title, shown[k].strategy ? el("code", {}, ` ${shown[k].strategy}`) : null), node);
+  const node = el("section", { "class": "card timelines", "aria-label": t("compare.timelines") }, el("h2", {}, t("compare.timelines")), nodes.map(titled));
+  above = { key, node, redraw };
+  return node;
 }
 
 function empty(free) {

@@ -3,7 +3,7 @@
 import { exportTo, report } from "./api.js";
 import { go } from "./actions.js";
 import { announce, copy, download, el, refill, saved } from "./dom.js";
-import { t } from "./i18n.js";
+import { said, t } from "./i18n.js";
 import { keepButton, zipped } from "./keep.js";
 import { listen, state, update } from "./state.js";
 import { alertOf } from "./why.js";
@@ -124,7 +124,7 @@ async function keepReport(current, name) {
   try {
     download(name, await report(plans), "text/html");
   } catch (error) {
-    announce(error.message);
+    announce(said(error.message));
   }
 }
 

@@ -4,7 +4,7 @@ import { go, showPlan } from "./actions.js";
 import { readModel, readScript, viewOf } from "./api.js";
 import { announce, el, refill } from "./dom.js";
 import { bytes } from "./format.js";
-import { t } from "./i18n.js";
+import { said, t } from "./i18n.js";
 import { inHand } from "./knobs.js";
 import { DEFAULT, state, toAsk, update } from "./state.js";
 import { alertOf } from "./why.js";
@@ -26,7 +26,7 @@ export async function take(chosen, place) {
   } catch (error) {
     error.message = `${chosen.name}: ${error.message.replace(/^the request /, "")}`;
     refill(place, alertOf(error));
-    if (state.view !== "plan") announce(error.message);
+    if (state.view !== "plan") announce(said(error.message));
   }
 }
 
@@ -63,7 +63,7 @@ async function openScript(name, text, place) {
   const question = { ...state.question, ...(known ? { model: found.name } : {}), custom, gpus, global_batch, seq, runtime, dtype, optimizer };
   update({ question });
   inHand(question, found.strategy);
-  refill(place, el("details", { class: "read" }, el("summary", {}, t("form.read", { name })), el("ul", {}, found.notes.map(note => el("li", {}, note)))));
+  refill(place, el("details", { class: "read" }, el("summary", {}, t("form.read", { name })), el("ul", {}, found.notes.map(note => el("li", {}, said(note))))));
   go("plan");
 }
 

@@ -3,8 +3,8 @@
 import { el, refill } from "./dom.js";
 import { take, takeText } from "./files.js";
 import { bytes, count } from "./format.js";
-import { t } from "./i18n.js";
-import { listen, state, update } from "./state.js";
+import { said, t } from "./i18n.js";
+import { listen, numberIn, state, update } from "./state.js";
 
 let dragging = new AbortController();
 
@@ -21,7 +21,9 @@ export function formOf(start) {
       on: {
         submit: event => {
           event.preventDefault();
-          if (form.querySelector("#field-gpus").reportValidity()) start(); // a cluster's name cannot say less than 1
+          const odd = form.querySelector(".field[data-odd] input"); // the question still has the number before it
+          if (odd) odd.focus();
+          else start();
         },
       },
     },
@@ -132,8 +134,23 @@ function textInput(name, placeholder) {
 }
 
 function numberInput(name, min, step = 1) {
-  const change = value => set(name, value === "" ? null : Number(value));
-  return kept(input("number", name, change, { min, step, inputmode: "decimal", required: true }), name);
+  const change = text => {
+    const value = numberIn(name, text);
+    odd(node, value === null ? t(`form.odd.${name === "gap" ? "share" : name === "time_limit" ? "above" : "whole"}`, { value: state.question[name] }) : "");
+    if (value !== null) set(name, value);
+  };
+  const node = input("number", name, change, { min, step, inputmode: "decimal", required: true });
+  return kept(node, name, () => odd(node, ""));
+}
+
+/** Say at a field that what stands in it is no number that can be; the question keeps the one before. */
+function odd(node, sentence) {
+  const field = node?.closest(".field");
+  if (!field) return;
+  if (sentence) field.dataset.odd = sentence;
+  else delete field.dataset.odd;
+  field.classList.toggle("wrong", Boolean(sentence));
+  field.querySelector(".fault").textContent = sentence;
 }
 
 /** A choice whose options come with the catalog; what the address says stays a choice, known or not. */
@@ -281,8 +298,8 @@ export function showFaults(form, faults) {
     "strategy.seq": "seq",
   };
   for (const node of form.querySelectorAll(".field")) {
-    node.classList.remove("wrong");
-    node.querySelector(".fault").textContent = "";
+    node.classList.toggle("wrong", Boolean(node.dataset.odd));
+    node.querySelector(".fault").textContent = node.dataset.odd || "";
   }
   return faults.filter(fault => {
     const name = names[fault.where] || fault.where,
@@ -290,7 +307,7 @@ export function showFaults(form, faults) {
     if (!node) return true;
     const place = node.querySelector(".fault");
     node.classList.add("wrong");
-    place.textContent = [place.textContent, fault.what].filter(Boolean).join("\n");
+    place.textContent = [place.textContent, said(fault.what)].filter(Boolean).join("\n");
     if (node.closest("details")) node.closest("details").open = true;
     return false;
   });

@@ -1,12 +1,13 @@
 // Look inside: the numbers of one plan, its stages, its timeline, where time and memory go, and why not another.
 
 import { go, togglePin } from "./actions.js";
+import { backButton, lost, handTiles } from "./cockpit.js";
 import { el, refill } from "./dom.js";
 import { intervalOf, memoryBelow, number, percent, units } from "./format.js";
-import { t, word } from "./i18n.js";
-import { knobRow } from "./knobs.js";
+import { said, t, word } from "./i18n.js";
+import { isOwn, knobRow } from "./knobs.js";
 import { ledgerTree, memoryLedger } from "./ledger.js";
-import { stageBars } from "./stages.js";
+import { memoryBars, stageBars } from "./stages.js";
 import { listen, state, update } from "./state.js";
 import { timelineOf } from "./timeline.js";
 import { alertOf, whyBox } from "./why.js";
@@ -17,14 +18,15 @@ export function mountInside(root) {
     shown = null;
   const render = () => {
     if (state.view !== "inside") return;
-    if (shown !== state.current) {
-      shown = state.current;
-      drawn = fill(root, row);
+    const away = !state.live && state.step && !isOwn(state.step) && state.current === state.pins[0] ? state.step : null;
+    if (shown !== (away || state.current)) {
+      shown = away || state.current;
+      drawn = away ? fillStep(root, row, away) : fill(root, row);
     }
     root.classList.toggle("busy", state.loading);
     if (!state.current) fill(root, row);
   };
-  listen(["current", "view", "loading", "problem"], render);
+  listen(["current", "view", "loading", "problem", ...(state.live ? [] : ["step"])], render);
   listen(["theme"], () => drawn && drawn.redraw());
   listen(["pins"], () => shown && refreshPin(root));
   render();
@@ -54,6 +56,29 @@ function fill(root, row) {
   return timeline;
 }
 
+/** In a file: another strategy than the one whose timeline and ledgers it carries. */
+function fillStep(root, row, step) {
+  const { numbers: n, strategy, cluster, stages } = step,
+    own = state.carried.steps[0];
+  const lag = lost(step);
+  refill(
+    root,
+    el(
+      "div",
+      { class: "heading" },
+      el("div", {}, el("h1", {}, state.current.view.title), el("p", { class: "muted" }, cluster), chipsOf(strategy)),
+      el("div", { class: "heading-buttons" }, backButton(own.strategy)),
+    ),
+    card("hand", t("knobs.label"), row),
+    el("div", { class: "tiles" }, handTiles(step)),
+    el("ul", { class: "notes" }, lag ? el("li", {}, lag) : null, el("li", {}, t("inside.carried", { strategy: own.strategy, cluster: own.cluster }))),
+    card("stages", t("stages.memory"), memoryBars(stages, n.usable_memory || n.fits_limit, n.memory_limit)),
+  );
+  return null;
+}
+
+const chipsOf = strategy => el("p", { class: "chips" }, strategy.split(" ").map(chip => el("code", { class: "chip" }, chip)));
+
 /** The stretch of the timeline that was looked at, where it is of this strategy. */
 const spanOf = view => (state.span && (!state.span.of || state.span.of === view.strategy) ? state.span : null);
 
@@ -77,7 +102,6 @@ function card(name, title, content) {
 
 function heading(current) {
   const { view } = current;
-  const chips = view.strategy ? view.strategy.split(" ") : [];
   return el(
     "div",
     { class: "heading" },
@@ -86,13 +110,7 @@ function heading(current) {
       {},
       el("h1", {}, view.title),
       el("p", { class: "muted" }, view.subtitle),
-      chips.length
-        ? el(
-            "p",
-            { class: "chips" },
-            chips.map(chip => el("code", { class: "chip" }, chip)),
-          )
-        : null,
+      view.strategy ? chipsOf(view.strategy) : null,
     ),
     el(
       "div",
@@ -171,7 +189,7 @@ function notes(view) {
     ? el(
         "ul",
         { class: "notes" },
-        view.notes.map(note => el("li", {}, note)),
+        view.notes.map(note => el("li", {}, said(note))),
       )
     : null;
 }
@@ -199,7 +217,7 @@ function facts(view) {
     el(
       "dl",
       {},
-      view.facts.map(([key, text]) => [el("dt", {}, word("fact", key)), el("dd", {}, text)]),
+      view.facts.map(([key, text]) => [el("dt", {}, word("fact", key)), el("dd", {}, said(text))]),
     ),
     axes.length
       ? el(

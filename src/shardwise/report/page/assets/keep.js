@@ -1,6 +1,6 @@
 // Files of what is shown: a table as CSV, a drawing as SVG or PNG, several files as one zip.
 
-import { el, saved } from "./dom.js";
+import { colour, el, saved, svg } from "./dom.js";
 import { t } from "./i18n.js";
 
 const quoted = value => {
@@ -17,7 +17,7 @@ export function keepButton(kind, call) {
 
 const DRAWN = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "fill-opacity", "font-size", "font-weight", "font-family", "text-anchor"];
 
-/** An SVG of the page as a file that needs no style sheet. */
+/** An SVG of the page as a file that needs no style sheet, on the colour of the page. */
 export function svgText(node) {
   const made = node.cloneNode(true),
     { width, height } = node.getBoundingClientRect();
@@ -31,6 +31,7 @@ export function svgText(node) {
   made.setAttribute("xmlns", "http://www.w3.org/2000/svg");
   made.setAttribute("width", width);
   made.setAttribute("height", height);
+  made.prepend(svg("rect", { width: "100%", height: "100%", fill: colour("surface") })); // ink of a dark page needs its paper
   return new XMLSerializer().serializeToString(made);
 }
 

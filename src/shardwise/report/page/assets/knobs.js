@@ -3,13 +3,14 @@
 import { stepOf } from "./api.js";
 import { moveOn, openStrategy } from "./actions.js";
 import { el, refill } from "./dom.js";
-import { t, word } from "./i18n.js";
+import { said, t, word } from "./i18n.js";
 import { listen, same, state, toAsk, update } from "./state.js";
 import { tips } from "./tooltip.js";
 
 const REST = 450; // milliseconds after which a hand rests, and what takes longer follows
 let queue = Promise.resolve(),
   ticket = 0,
+  asked = 0,
   resting = 0;
 
 /** The strategy in hand: of the search's question where that is asked for, else of the form's. */
@@ -32,9 +33,12 @@ function sameModel(question) {
   return Boolean(asked) && same({ ...asked, gpus: 1, gpu: "" }, { ...question, gpus: 1, gpu: "", global_batch: asked.global_batch, seq: asked.seq });
 }
 
+/** Whether a step of a file is the strategy that the file is of: its timeline and its ledgers are there. */
+export const isOwn = step => !state.carried || (step.strategy === state.carried.steps[0].strategy && step.cluster === state.carried.steps[0].cluster);
+
 /** A step that a file holds, by its place or its strategy; of its knobs that one turns by which it is a step. */
-export function carriedStep({ knobs, steps }, which) {
-  const found = typeof which === "number" ? steps[which] : steps.find(one => one.strategy === which);
+export function carriedStep({ knobs, steps }, which, cluster = "") {
+  const found = typeof which === "number" ? steps[which] : steps.find(one => one.strategy === which && (!cluster || one.cluster === cluster));
   if (!found) return null;
   const open = knob => found === steps[0] || found.knob === knob.name;
   const shown = knobs
@@ -50,6 +54,7 @@ export function carriedStep({ knobs, steps }, which) {
 async function take(question, strategy, change = "") {
   const own = ++ticket,
     before = state.question;
+  clearTimeout(resting);
   moveOn();
   try {
     const found = state.live
@@ -75,18 +80,24 @@ function rest(question, found) {
   resting = setTimeout(async () => {
     const known = state.current && state.current.view.strategy === found.strategy && same(state.current.question, question);
     if (!known) openStrategy(question, found.strategy);
-    if (found.numbers.fits === "yes") return;
+    const ways = found.numbers.fits !== "yes",
+      { days } = state.budget;
+    if (!ways && !days) return;
     try {
-      const { ways } = await stepOf(asking(question, found.strategy, { ways: true }));
-      if (own === ticket) update({ step: { ...state.step, ways } });
+      const more = await stepOf(asking(question, found.strategy, { ways, ...(days ? { days } : {}) }));
+      if (own === ticket) update({ step: { ...state.step, ways: more.ways, enough: more.enough } });
     } catch {
       // the strategy itself was told; its ways out are a help that may fail
     }
   }, REST);
 }
 
-/** Put a strategy in hand, as it was typed, chosen or found. */
-export const inHand = (question, strategy) => (queue = queue.then(() => take(question, strategy)));
+/** Put a strategy in hand, as it was typed, chosen or found; whatever was still on its way there is not wanted now. */
+export function inHand(question, strategy) {
+  const own = ++asked;
+  ticket += 1;
+  return (queue = queue.then(() => own === asked && take(question, strategy)));
+}
 
 /** The same strategy under a question that was changed: its batch, its GPUs, its model. */
 export const followQuestion = () => (queue = queue.then(follow));
@@ -111,8 +122,15 @@ export const again = () =>
 function turned(knob, choice) {
   const { question, strategy } = state.step;
   if (!state.live) return take(question, choice.at);
-  return take(questionAfter(question, knob, choice), strategy, choice.words ?? knob.name + choice.value);
+  const words = choice.words ?? knob.name + choice.value;
+  if (knob.name !== "pp" && knob.name !== "vpp") return take(questionAfter(question, knob, choice), strategy, words);
+  const at = text => `${JSON.stringify(toAsk(question).model)} ${/\bpp(\d+)(?:x(\d+))?/.exec(text)?.slice(1).map(one => one || 1)}`;
+  layers.set(at(strategy), / (layers=\S+)/.exec(strategy)?.[1] || "");
+  return take(question, strategy, `${words} ${layers.get(at(words)) || ""}`.trim());
 }
+
+/** Layers that were set for a pipeline: they come back with it. */
+const layers = new Map();
 
 function questionAfter(question, knob, choice) {
   const found = /^(\d+)x(.+)$/.exec(choice.cluster || "");
@@ -167,13 +185,18 @@ function knobNode(name) {
     );
     tips(button, () => {
       const next = beyond(knob, by);
-      return [next ? `${label} ${next.value}` : t(state.live ? "knobs.end" : "knobs.carried"), ...(next && next.fault ? [next.fault] : [])];
+      return [next ? `${label} ${next.value}` : t(state.live ? "knobs.end" : "knobs.carried"), ...(next && next.fault ? [said(next.fault)] : [])];
     });
     return button;
   });
   const choice = el("select", {
     "aria-label": label,
-    "on": { change: () => turn(name, now => now.choices.find(one => one.value === choice.value)) },
+    "on": {
+      change: () => {
+        const { value } = choice; // now: a step that is under way draws the box anew
+        turn(name, now => now.choices.find(one => one.value === value));
+      },
+    },
   });
   const node = el(
     "div",
@@ -189,7 +212,7 @@ function knobNode(name) {
       refill(
         choice,
         knob.choices.map(one =>
-          el("option", { value: one.value, disabled: Boolean(one.fault) }, one.value, one.fault ? ` · ${one.fault}` : ""),
+          el("option", { value: one.value, disabled: Boolean(one.fault) }, one.value, one.fault ? ` · ${said(one.fault)}` : ""),
         ),
       );
     }

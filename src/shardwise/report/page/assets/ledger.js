@@ -2,7 +2,7 @@
 
 import { el } from "./dom.js";
 import { percent } from "./format.js";
-import { t, word } from "./i18n.js";
+import { said, t, word } from "./i18n.js";
 
 export function ledgerTree(ledger, show, { open = 1 } = {}) {
   return el(
@@ -39,7 +39,7 @@ function line(ledger, whole, show) {
       "span",
       { class: "ledger-name" },
       name(ledger),
-      ledger.note ? el("small", { class: "note", title: ledger.note }, ledger.note) : null,
+      ledger.note ? el("small", { class: "note", title: said(ledger.note) }, said(ledger.note)) : null,
     ),
     el(
       "span",

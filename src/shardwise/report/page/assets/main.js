@@ -6,11 +6,11 @@ import { announce, copy, el, refill } from "./dom.js";
 import { mountCompare } from "./compare.js";
 import { mountExport } from "./export.js";
 import { carriedStep, inHand } from "./knobs.js";
-import { LANGUAGES, preferred, speak, t } from "./i18n.js";
+import { LANGUAGES, preferred, said, speak, t } from "./i18n.js";
 import { mountInside } from "./inside.js";
 import { mountPlan } from "./plan.js";
 import { show, start } from "./search.js";
-import { VIEWS, forget, fromAddress, listen, modelName, same, state, toAddress, toAsk, update } from "./state.js";
+import { DEFAULT, VIEWS, forget, fromAddress, listen, modelName, same, state, toAddress, toAsk, update } from "./state.js";
 
 const MOUNTS = { plan: mountPlan, inside: mountInside, compare: mountCompare, export: mountExport };
 const THEMES = ["auto", "light", "dark"];
@@ -267,7 +267,7 @@ async function fetchPins() {
       const { plan, view } = await viewOf({ question: toAsk(pin.question), strategy: pin.strategy });
       update({ pins: [...state.pins, { question: pin.question, strategy: view.strategy, plan, view }] });
     } catch (error) {
-      announce(error.message);
+      announce(said(error.message));
     }
   }
   update({ wanted: [] });
@@ -282,7 +282,7 @@ async function live() {
   try {
     update({ catalog: await catalog() });
   } catch (error) {
-    announce(error.message);
+    announce(said(error.message));
   }
 }
 
@@ -290,7 +290,7 @@ async function live() {
 async function openAnswered() {
   try {
     const { done } = await firstAnswer();
-    if (done && !state.run) show(done);
+    if (done && !state.run && same(state.question, DEFAULT)) show(done); // it is no answer to what was typed meanwhile
   } catch {
     // the form asks as well without it
   }
@@ -336,12 +336,22 @@ function fromFile(data) {
     step = carried ? carriedStep(carried, 0) : null;
   if (step) Object.assign(state, { carried, step: { question: null, ...step } });
   Object.assign(state, { live: false, pins, current: first, selected: first.strategy, run, view: "inside" });
-  recall();
+  carry(recall());
   build();
   addEventListener("popstate", () => {
     const now = fromAddress(location.hash);
     if (now.view && offered().includes(now.view)) update({ view: now.view });
+    carry(now);
   });
+}
+
+/** In a file: put in hand the strategy that the address names, where the file carries it. */
+function carry({ selected, cluster }) {
+  const found = selected && state.carried ? carriedStep(state.carried, selected, cluster) : null,
+    pin = state.pins.find(one => one.strategy === selected);
+  if (pin && !found) update({ current: pin, selected });
+  else if (found) update({ step: { question: null, ...found }, selected });
+  else if (selected && selected !== state.selected) announce(t("file.unknown", { strategy: selected }));
 }
 
 state.lang = preferred();

@@ -5,7 +5,7 @@ import { cockpit } from "./cockpit.js";
 import { download, el, refill } from "./dom.js";
 import { number } from "./format.js";
 import { formOf, showFaults } from "./form.js";
-import { t } from "./i18n.js";
+import { said, t } from "./i18n.js";
 import { answer, bestTable, keepPoints, nothing, rowsOf, tableKey } from "./results.js";
 import { keepButton, svgText } from "./keep.js";
 import { follow, progress } from "./progress.js";
@@ -149,12 +149,12 @@ function status(run, busy, loose) {
     return el(
       "div",
       { class: "alert", role: "alert" },
-      el("p", {}, headline(error, all, loose)),
+      el("p", {}, said(headline(error, all, loose))),
       loose.length > 1
         ? el(
             "ul",
             {},
-            loose.map(one => el("li", {}, one.where ? `${one.where}: ${one.what}` : one.what)),
+            loose.map(one => el("li", {}, said(one.where ? `${one.where}: ${one.what}` : one.what))),
           )
         : null,
     );

@@ -3,7 +3,7 @@
 import { select } from "./actions.js";
 import { download, el } from "./dom.js";
 import { bytes, number, percent, seconds, signed } from "./format.js";
-import { t } from "./i18n.js";
+import { said, t, word } from "./i18n.js";
 import { csv } from "./keep.js";
 import { start } from "./search.js";
 import { state, update } from "./state.js";
@@ -34,36 +34,31 @@ function proof(n, fastest) {
   return t("plan.proof.both", { ...gaps, fastest: percent(fastest.gap, 2) });
 }
 
-/** The plans of an answer, each strategy once, and the measured run that is nearest. */
+/** The plans of an answer as cards, each strategy once, and the measured run that is nearest. */
 function plans(found) {
   const names = ["recommended", "fastest", "simplest"].filter(name => found[name]);
   if (!names.length) return null;
   const first = names.filter((name, k) => names.findIndex(one => found[one].strategy === found[name].strategy) === k);
-  const heads = ["plan", "strategy", "iteration", "beside", "regret"];
   return el(
-    "div",
-    { class: "scroll" },
-    el(
-      "table",
-      { "class": "plans", "aria-label": t("plan.plans") },
-      el("thead", {}, el("tr", {}, heads.map((head, k) => el("th", { scope: "col", class: k > 1 ? "num" : "" }, t(`column.${head}`))))),
-      el("tbody", {}, first.map(name => planRow(names.filter(one => found[one].strategy === found[name].strategy), found))),
-    ),
+    "ul",
+    { "class": "plans", "aria-label": t("plan.plans") },
+    first.map(name => planCard(names.filter(one => found[one].strategy === found[name].strategy), found)),
     found.nearest ? nearest(found.nearest) : null,
   );
 }
 
-function planRow(names, found) {
+function planCard(names, found) {
   const one = found[names[0]],
     share = one.iteration_seconds / found.recommended.iteration_seconds - 1;
+  const regret = one.regret === undefined ? "" : t("plan.regret", { regret: one.regret < 0.005 ? "< 1%" : percent(one.regret, 0) });
   return el(
-    "tr",
-    {},
-    el("th", { scope: "row" }, roles(names)),
-    el("td", {}, el("button", { class: "strategy", type: "button", title: one.strategy, on: { click: () => select(one.strategy) } }, short(one.strategy))),
-    el("td", { class: "num" }, seconds(one.iteration_seconds)),
-    el("td", { class: "num" }, names.includes("recommended") ? "–" : [signed(share), likeness(one, besideFastest(one, found))]),
-    el("td", { class: "num" }, one.regret === undefined ? "–" : one.regret < 0.005 ? "< 1%" : percent(one.regret, 0)),
+    "li",
+    { class: "tile" },
+    el("div", {}, roles(names)),
+    el("strong", {}, seconds(one.iteration_seconds)),
+    el("button", { class: "strategy", type: "button", title: one.strategy, on: { click: () => select(one.strategy) } }, short(one.strategy)),
+    names.includes("recommended") ? null : el("small", {}, t("plan.beside", { share: signed(share) }), likeness(one, besideFastest(one, found))),
+    el("small", {}, regret),
   );
 }
 
@@ -82,22 +77,17 @@ const besideFastest = (one, found) =>
 
 const roles = names => names.map(name => el("span", { class: `role ${name}` }, t(`role.${name}`)));
 
+/** What practitioners reached with the like of it, beside what we predict of that. */
 function nearest(run) {
   const off = run.predicted_seconds / run.seconds - 1;
   return el(
-    "p",
-    { class: "nearest" },
-    el("span", { class: "role nearest" }, t("role.nearest")),
-    t("plan.nearest", {
-      id: run.id,
-      model: run.model,
-      cluster: run.cluster,
-      strategy: run.strategy,
-      measured: seconds(run.seconds),
-      mfu: percent(run.mfu),
-      predicted: seconds(run.predicted_seconds),
-      off: signed(off),
-    }),
+    "li",
+    { class: "tile", title: run.sentence },
+    el("div", {}, el("span", { class: "role nearest" }, t("role.nearest"))),
+    el("strong", {}, seconds(run.seconds)),
+    el("code", {}, run.strategy),
+    el("small", {}, `${run.id}: ${run.model} · ${run.cluster} · MFU ${percent(run.mfu)}`),
+    el("small", {}, t("plan.nearest", { predicted: seconds(run.predicted_seconds), off: signed(off) })),
   );
 }
 
@@ -109,7 +99,7 @@ export function nothing(run) {
     "div",
     { class: "card empty" },
     el("h2", {}, t(titleOf(run))),
-    near ? null : el("p", { class: "lines" }, run.message),
+    near ? null : el("p", { class: "lines" }, said(run.message)),
     near ? el("p", {}, t("plan.closest", {
           missing: bytes(near.missing_bytes),
           needed: bytes(near.needed_bytes),
@@ -117,8 +107,8 @@ export function nothing(run) {
           memory: bytes(near.memory_bytes),
         })) : null,
     near ? el("p", {}, el("code", {}, near.strategy)) : null,
-    near ? el("p", {}, near.ledger.filter(part => part.value > 0.01 * near.needed_bytes).map(part => `${part.name} ${bytes(part.value)}`).join(" · ")) : null,
-    near && near.ladder.length ? ladder(near) : near ? el("p", { class: "lines" }, run.message) : null,
+    near ? el("p", {}, near.ledger.filter(part => part.value > 0.01 * near.needed_bytes).map(part => `${word("ledger", part.name)} ${bytes(part.value)}`).join(" · ")) : null,
+    near && near.ladder.length ? ladder(near) : near ? el("p", { class: "lines" }, said(run.message)) : null,
   );
 }
 
@@ -156,8 +146,8 @@ function ladder(near) {
                 "td",
                 {},
                 state.live
-                  ? el("button", { type: "button", on: { click: () => planned(rung) } }, `${rung.change} · ${rung.cluster}`)
-                  : `${rung.change} · ${rung.cluster}`,
+                  ? el("button", { type: "button", on: { click: () => planned(rung) } }, `${said(rung.change)} · ${rung.cluster}`)
+                  : `${said(rung.change)} · ${rung.cluster}`,
               ),
               el("td", { class: "num" }, `≤ ${seconds(rung.seconds)}`),
               el("td", { class: "num" }, signed(rung.slower)),

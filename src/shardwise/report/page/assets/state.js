@@ -17,7 +17,8 @@ export const DEFAULT = {
   time_limit: 60,
 };
 const BUDGET = { tokens: 1e12, price: 0, days: 0 };
-const NUMBERS = ["gpus", "global_batch", "seq", "gap", "time_limit"];
+const WHOLE = ["gpus", "global_batch", "seq"],
+  NUMBERS = [...WHOLE, "gap", "time_limit"];
 const MOST_ADDRESS = 7000;
 
 export const state = {
@@ -115,7 +116,10 @@ export function toAddress() {
     }
     for (const [name, usual] of Object.entries(BUDGET))
       if (state.budget[name] !== usual) words.set(name, state.budget[name]);
-  } else if (state.selected) words.set("s", state.selected);
+  } else if (state.selected) {
+    words.set("s", state.selected);
+    if (state.step && state.step.cluster !== state.carried.steps[0].cluster) words.set("on", state.step.cluster);
+  }
   words.set("lang", state.lang);
   if (state.theme !== "auto") words.set("theme", state.theme);
   return `#${state.view}?${withPins(words)}`;
@@ -143,13 +147,14 @@ export function fromAddress(hash) {
   for (const name of Object.keys(DEFAULT)) {
     if (!words.has(name)) continue;
     if (name === "custom") question.custom = customOf(parsed(words.get(name)));
-    else question[name] = NUMBERS.includes(name) ? numberOf(words.get(name), DEFAULT[name]) : words.get(name);
+    else question[name] = NUMBERS.includes(name) ? numberIn(name, words.get(name)) ?? DEFAULT[name] : words.get(name);
   }
   return {
     view: VIEWS.includes(view) ? view : null,
     question,
     asks: words.has("model") || Boolean(question.custom),
     selected: words.get("s") || "",
+    cluster: words.get("on") || "",
     ran: words.get("ran") === "1",
     target: words.get("to") || "",
     span: spanIn(words),
@@ -165,7 +170,13 @@ export function fromAddress(hash) {
   };
 }
 
-const numberOf = (text, usual) => (text.trim() && Number.isFinite(Number(text)) ? Number(text) : usual);
+/** The number that a text says for a field of the question; null where it says none that can be. */
+export function numberIn(name, text) {
+  const value = text.trim() ? Number(text) : NaN;
+  if (!Number.isFinite(value)) return null;
+  if (WHOLE.includes(name)) return Number.isInteger(value) && value >= 1 ? value : null;
+  return value > 0 || (value === 0 && name === "gap") ? value : null;
+}
 
 function spanIn(words) {
   const [from, to] = (words.get("span") || "").split(",").map(Number);
@@ -194,6 +205,7 @@ function questionOf(found) {
   const question = { ...DEFAULT };
   for (const [name, value] of Object.entries(DEFAULT)) {
     if (name === "custom") question.custom = customOf(found.custom);
+    else if (NUMBERS.includes(name)) question[name] = numberIn(name, String(found[name] ?? "")) ?? value;
     else if (typeof found[name] === typeof value) question[name] = found[name];
   }
   return question;

@@ -9,6 +9,7 @@ import { hideTip, showTip } from "./tooltip.js";
 import { TimelineCanvas } from "./timeline_canvas.js";
 import { actionAt, afterAt, decode, feeds, find, nameOf, needs, partner, prepare, trafficAt } from "./timeline_data.js";
 import { memoryRanks } from "./timeline_draw.js";
+import { findBox, spentTable } from "./timeline_tools.js";
 
 /** A timeline of a view; {node, redraw}. `kept`: {from, to, critical} to begin with; `keep(kept)`: what is looked at. */
 export function timelineOf(view, kept = null, keep = () => {}) {
@@ -18,13 +19,29 @@ export function timelineOf(view, kept = null, keep = () => {}) {
   return { node: made.node, redraw: () => made.themed(), drawing: made };
 }
 
+let drawn = 0; // for ids of their own
+
+/** Several timelines one above the other, on one scale and moved together. */
+export function timelinesOf(views) {
+  const lines = views.map(view => prepare(view.timeline)),
+    whole = Math.max(...lines.map(line => line.whole));
+  const all = views.map((view, k) => new Drawing(view, { ...lines[k], whole }, () => {}));
+  for (const one of all) {
+    one.peers = all.filter(other => other !== one);
+    one.recall({ from: 0, to: whole });
+  }
+  return { nodes: all.map(one => one.node), redraw: () => all.forEach(one => one.themed()) };
+}
+
 class Drawing extends TimelineCanvas {
   constructor(view, line, keep) {
     super(view, line);
-    Object.assign(this, { keep, drag: null, pointers: new Map() });
+    Object.assign(this, { keep, drag: null, pointers: new Map(), peers: [], summing: null });
     this.canvas.setAttribute("aria-label", this.summary());
     this.info = el("div", { "class": "action-info", "aria-live": "polite" });
-    const keys = el("p", { class: "hint", id: "timeline-keys" }, t("timeline.keys"));
+    const id = `timeline-keys-${(drawn += 1)}`;
+    this.canvas.setAttribute("aria-describedby", id);
+    const keys = el("p", { class: "hint", id }, t("timeline.keys"));
     this.node = el(
       "div",
       { class: "timeline-box" },
@@ -54,6 +71,7 @@ class Drawing extends TimelineCanvas {
 
   look(from, to) {
     super.look(from, to);
+    for (const one of this.peers) if (one.from !== this.from || one.to !== this.to) TimelineCanvas.prototype.look.call(one, from, to);
     clearTimeout(this.kept);
     this.kept = setTimeout(() => this.remember(), 200);
   }
@@ -94,6 +112,8 @@ class Drawing extends TimelineCanvas {
       ),
       this.line.critical?.length ? this.criticalButton() : null,
       this.line.lanes.length ? this.trafficButton() : null,
+      this.sumButton(),
+      findBox(this),
       keepButton("PNG", () => keepPng(this.canvas, "timeline.png", colour("surface"))),
       this.where,
     );
@@ -113,6 +133,29 @@ class Drawing extends TimelineCanvas {
       { "class": "small flip critical", "type": "button", "aria-pressed": "false", on },
       t("timeline.critical"),
     );
+  }
+
+  /** Sum what is in sight by kind; while it is on, dragging chooses the stretch. */
+  sumButton() {
+    const flip = event => {
+      this.summing = this.summing ? null : { from: this.from, to: this.to };
+      event.currentTarget.setAttribute("aria-pressed", String(Boolean(this.summing)));
+      this.sum();
+    };
+    return el("button", { "class": "small flip sum", "type": "button", "title": t("timeline.sum.how"), "aria-pressed": "false", "on": { click: flip } }, t("timeline.sum"));
+  }
+
+  sum() {
+    if (this.summing) refill(this.info, spentTable(this.line, this.summing.from, this.summing.to, this.show.time));
+    else this.choose(null);
+    this.later();
+  }
+
+  /** Mark the actions that were searched for; null: none is. */
+  mark(codes) {
+    this.found = codes && new Set(codes);
+    this.sheet = null;
+    this.choose(null);
   }
 
   /** Show or hide the lanes of traffic. */
@@ -239,7 +282,13 @@ class Drawing extends TimelineCanvas {
     }
     const shift = event.offsetX - drag.x;
     if (Math.abs(shift) > 4) drag.far = true;
-    if (drag.far) {
+    if (drag.far && (this.summing || event.shiftKey)) {
+      const [a, b] = [drag.x, event.offsetX].map(x => Math.min(this.line.whole, Math.max(0, this.timeAt(x))));
+      this.summing = { from: Math.min(a, b), to: Math.max(a, b) };
+      this.node.querySelector(".sum").setAttribute("aria-pressed", "true");
+      hideTip();
+      this.sum();
+    } else if (drag.far) {
       const step = (shift / (right - left)) * span;
       this.look(drag.from - step, drag.to - step);
       hideTip();
@@ -326,6 +375,10 @@ class Drawing extends TimelineCanvas {
 
   choose(hit, follow = false) {
     this.chosen = hit;
+    if (hit && this.summing) {
+      this.summing = null;
+      this.node.querySelector(".sum").setAttribute("aria-pressed", "false");
+    }
     if (hit && (follow || hit.end < this.from || hit.start > this.to)) this.bring(hit);
     if (hit) this.tell(hit);
     else this.hint();

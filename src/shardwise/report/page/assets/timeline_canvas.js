@@ -6,6 +6,7 @@ import { units } from "./format.js";
 import { t } from "./i18n.js";
 import { feeds, find, needs } from "./timeline_data.js";
 import {
+  binOf,
   drawAxis,
   drawMemory,
   drawMemoryAxis,
@@ -13,6 +14,7 @@ import {
   drawRelated,
   drawRows,
   mixed,
+  stacked,
   streamColours,
 } from "./timeline_draw.js";
 import { drawLaneNames, drawLanes, laneHeight } from "./timeline_lanes.js";
@@ -39,7 +41,6 @@ export class TimelineCanvas {
       "class": "timeline",
       "tabindex": 0,
       "role": "application",
-      "aria-describedby": "timeline-keys",
     });
     this.overview = el("canvas", { "class": "overview", "aria-hidden": "true" });
     this.where = el("span", { class: "where" });
@@ -103,14 +104,28 @@ export class TimelineCanvas {
     const chosen = this.chosen && find(line, this.chosen.code);
     const before = chosen ? needs(line, chosen.code) : [],
       after = chosen ? feeds(line, chosen.code) : [];
-    const related = chosen ? new Set([chosen, ...before, ...after].map(one => one.code)) : this.critical;
+    const related = this.found ?? (chosen ? new Set([chosen, ...before, ...after].map(one => one.code)) : this.critical);
     drawMemoryAxis(pen, this.view, line, box, paint);
     this.stamp(pen, box, related, chosen ? chosen.rank : this.over);
     drawNames(pen, line, box, paint, t("rank"));
     drawLaneNames(pen, line, box, paint);
     if (chosen) drawRelated(pen, line, box, paint, chosen, before, after);
+    if (this.summing) this.shade(pen, box);
     this.drawOverview(box);
     this.where.textContent = `${this.show.time(this.from)} – ${this.show.time(this.to)}`;
+  }
+
+  /** The stretch of time that is summed. */
+  shade(pen, box) {
+    const x = time => Math.min(box.right, Math.max(box.left, box.left + ((time - box.from) / (box.to - box.from)) * (box.right - box.left)));
+    const [a, b] = [x(this.summing.from), x(this.summing.to)];
+    pen.globalAlpha = 0.14;
+    pen.fillStyle = this.paint.ink;
+    pen.fillRect(a, box.top - 6, b - a, box.height - box.top);
+    pen.globalAlpha = 1;
+    pen.strokeStyle = this.paint.ink;
+    pen.lineWidth = 1.5;
+    pen.strokeRect(a + 0.75, box.top - 5.25, Math.max(0, b - a - 1.5), box.height - box.top + 3);
   }
 
   /** Put the rows and curves in sight on the canvas, from a sheet that reaches half a window further on both sides. */
@@ -179,12 +194,18 @@ export class TimelineCanvas {
   drawOverview(box) {
     const { line, paint } = this,
       wide = Math.max(1, Math.round(box.right - box.left));
-    if (!this.small || this.small.width !== wide) {
-      this.small = Object.assign(document.createElement("canvas"), { width: wide, height: line.pp });
-      this.small.getContext("2d").putImageData(mixed(line, 0, line.whole, wide, paint), 0, 0);
+    if (!this.small || this.smallFor !== wide) {
+      const bin = binOf(line, 0, line.whole, wide),
+        columns = Math.round(wide / (bin || 1));
+      const image = bin
+        ? stacked(line, 0, line.whole, columns, paint, { levels: OVERVIEW - 4, together: true })
+        : mixed(line, 0, line.whole, wide, paint);
+      this.small = Object.assign(document.createElement("canvas"), { width: image.width, height: image.height });
+      this.small.getContext("2d").putImageData(image, 0, 0);
+      this.smallFor = wide;
     }
     const pen = this.pen(this.overview, box.width, OVERVIEW, box.ratio);
-    pen.imageSmoothingEnabled = true;
+    pen.imageSmoothingEnabled = false;
     pen.drawImage(this.small, box.left, 2, wide, OVERVIEW - 4);
     const scale = wide / line.whole,
       a = box.left + this.from * scale,

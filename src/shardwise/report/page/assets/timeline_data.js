@@ -133,6 +133,46 @@ export function afterAt(line, rank, time) {
   return found ? { name: found[0], start: found[1], end: found[2], hidden: false, code: -1 } : null;
 }
 
+/** Codes of the actions that a text names: `1F3`, or a part of it: `F3` a pass of a micro batch, `3` all of it, `F`, `1F`. */
+export function searched(line, text) {
+  const found = /^(\d+)?([FIWB])(\d+)?$/i.exec(text.trim()) || (/^\d+$/.test(text.trim()) ? [text, undefined, undefined, text.trim()] : null);
+  if (!found) return [];
+  const [chunk, kind, microbatch] = [found[1], found[2]?.toUpperCase(), found[3]].map((one, k) => (one === undefined || k === 1 ? one : Number(one)));
+  const fits = one => (chunk === undefined || one.chunk === chunk) && (kind === undefined || one.kind === kind) && (microbatch === undefined || one.microbatch === microbatch);
+  return line.ranks.flatMap(rank => [...rank.codes].filter(code => fits(decode(line, code))));
+}
+
+/** Actions in the order in which they start. */
+export const nearestFirst = (line, codes) => codes.map(code => find(line, code)).sort((a, b) => a.start - b.start || a.rank - b.rank).map(one => one.code);
+
+/** What the ranks do between two times, in mean over them: passes by kind, what follows them, waiting, and traffic. */
+export function spentOn(line, from, to) {
+  const inside = (start, end) => Math.max(0, Math.min(end, to) - Math.max(start, from));
+  const kinds = [0, 0, 0, 0],
+    after = {},
+    lanes = line.lanes.map(name => ({ name, shown: 0, hidden: 0 }));
+  let busy = 0;
+  for (const rank of line.ranks) {
+    const stop = firstAbove(rank.start, to);
+    let last = from;
+    for (let k = firstAbove(rank.end, from); k < stop; k++) {
+      kinds[Math.floor(rank.streams[k] / line.chunks)] += inside(rank.start[k], rank.end[k]) / line.pp;
+      busy += inside(Math.max(last, rank.start[k]), rank.end[k]) / line.pp; // passes that run together count once
+      last = Math.max(last, rank.end[k]);
+    }
+    for (const [name, start, end] of rank.after) {
+      after[name] = (after[name] || 0) + inside(start, end) / line.pp;
+      busy += inside(start, end) / line.pp;
+    }
+    rank.lanes.forEach((lane, at) => {
+      const end = firstAbove(lane.start, to);
+      for (let k = firstAbove(lane.end, from); k < end; k++) lanes[at][lane.hidden[k] ? "hidden" : "shown"] += inside(lane.start[k], lane.end[k]) / line.pp;
+    });
+  }
+  for (const name of Object.keys(after)) if (!after[name]) delete after[name];
+  return { kinds, after, lanes, idle: Math.max(0, to - from - busy) };
+}
+
 /** The pass that runs together with one; null where it runs alone. */
 export function partner(line, hit) {
   const row = line.ranks[hit.rank],

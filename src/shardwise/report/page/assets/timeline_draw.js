@@ -1,12 +1,14 @@
 // Drawing of a timeline on a canvas. Where actions are wider than pixels each is a rectangle with its name; where many
-// share a pixel, their colours are mixed by the time each has of it, so that the cost of a frame follows the pixels.
+// share a pixel, it is a stack of their colours by the time each has of it, so that the cost of a frame follows the pixels.
 
 import { tickTime, ticks, units } from "./format.js";
-import { INK, KIND, LINES } from "./palette.js";
+import { INK, KIND, LINES, PART } from "./palette.js";
 import { rgb } from "./dom.js";
 import { KINDS, decode, firstAbove, nameOf } from "./timeline_data.js";
 
-const CROWDED = 3000; // actions beyond which they are drawn as mixed pixels
+const NARROW = 3, // pixels of an action below which what is drawn are the shares of stretches of time
+  FEW = 4, // actions in such a stretch, at least
+  WIDEST = 12; // pixels of such a stretch, at most
 const DIGIT = 6.4; // pixels of a digit at 11 px
 
 /** Colours of every stream (kind and chunk): later chunks of a rank are lighter. */
@@ -31,7 +33,57 @@ export function inSight(line, from, to) {
   return sum;
 }
 
-/** All rows as an image `width` wide and one pixel a rank high. */
+/** Shares of the time of every pixel as stacked colours, `levels` pixels high: one stack a rank, or with `together` one of
+ * all ranks. What is stacked are the kinds of passes, what follows them, and waiting on top.
+ */
+export function stacked(line, from, to, width, paint, { levels, together = false, related = null }) {
+  const rows = together ? 1 : line.pp,
+    image = new ImageData(width, rows * levels),
+    names = [...new Set(line.ranks.flatMap(rank => rank.after.map(([name]) => name)))];
+  const shades = [...KINDS].map(kind => rgb(KIND[kind])),
+    faint = shades.map(shade => shade.map((part, c) => paint.idle[c] + (part - paint.idle[c]) * 0.28));
+  const colours = [...shades, ...faint, ...names.map(name => rgb(PART[name]))],
+    scale = width / (to - from),
+    sums = colours.map(() => new Float64Array(width));
+  const add = (sum, start, end) => {
+    const a = Math.max(0, (start - from) * scale),
+      b = Math.min(width, (end - from) * scale);
+    for (let x = Math.floor(a); x < b; x++) sum[x] += (b < x + 1 ? b : x + 1) - (a > x ? a : x);
+  };
+  line.ranks.forEach((rank, r) => {
+    const { codes, streams, start, end } = rank,
+      stop = firstAbove(start, to);
+    for (let k = firstAbove(end, from); k < stop; k++) {
+      const kind = Math.floor(streams[k] / line.chunks);
+      add(sums[related && !related.has(codes[k]) ? kind + 4 : kind], start[k], end[k]);
+    }
+    for (const [name, begin, done] of rank.after) if (done > from && begin < to) add(sums[8 + names.indexOf(name)], begin, done);
+    if (together && r < line.pp - 1) return;
+    stack(image, together ? 0 : r * levels, levels, sums, colours, paint.idle, together ? line.pp : 1);
+    for (const sum of sums) sum.fill(0);
+  });
+  return image;
+}
+
+/** Fill the stacks from below; where passes run together a pixel's time is shared between them. */
+function stack(image, top, levels, sums, colours, idle, whole) {
+  const { data, width } = image;
+  for (let x = 0; x < width; x++) {
+    const all = sums.reduce((total, sum) => total + sum[x], 0) / whole,
+      fix = (levels / whole) * (all > 1 ? 1 / all : 1);
+    let part = 0,
+      reached = sums[0][x] * fix;
+    for (let level = 0; level < levels; level++) {
+      while (part < sums.length && reached < level + 0.5) reached += (sums[(part += 1)]?.[x] ?? 0) * fix;
+      const shade = part < sums.length ? colours[part] : idle,
+        at = 4 * ((top + levels - 1 - level) * width + x);
+      for (let c = 0; c < 3; c++) data[at + c] = shade[c];
+      data[at + 3] = 255;
+    }
+  }
+}
+
+/** All rows as an image `width` wide and one pixel a rank high: for rows that are too thin for stacks. */
 export function mixed(line, from, to, width, paint, related = null) {
   const image = new ImageData(width, line.pp),
     scale = width / (to - from);
@@ -70,10 +122,17 @@ function blend(pixels, offset, sums, idle) {
   }
 }
 
+/** Pixels of a stretch of time whose shares are drawn; 0: actions are wide enough to be drawn each. */
+export function binOf(line, from, to, width) {
+  const each = inSight(line, from, to) / line.pp;
+  return each * NARROW > width ? Math.min(WIDEST, Math.max(1, Math.ceil((FEW * width) / each))) : 0;
+}
+
 export function drawRows(pen, line, box, paint, related) {
   const { from, to, left, right, top, row, each } = box,
     width = right - left;
-  if (inSight(line, from, to) > CROWDED) return drawMixed(pen, line, box, paint, related);
+  const bin = binOf(line, from, to, width);
+  if (bin) return drawShares(pen, line, box, paint, related, bin);
   pen.fillStyle = paint.idle_text;
   for (let r = 0; r < line.pp; r++) pen.fillRect(left, top + r * each, width, row);
   line.ranks.forEach((rank, r) => drawRow(pen, line, rank, r, box, paint, related));
@@ -96,14 +155,15 @@ function drawPairs(pen, rank, r, box, paint) {
   }
 }
 
-function drawMixed(pen, line, box, paint, related) {
+function drawShares(pen, line, box, paint, related, bin) {
   const { from, to, left, right, top, row, each, buffer } = box;
-  const width = Math.max(1, Math.round((right - left) * box.ratio));
-  Object.assign(buffer, { width, height: line.pp });
-  buffer.getContext("2d").putImageData(mixed(line, from, to, width, paint, related), 0, 0);
+  const width = Math.max(1, Math.round(((right - left) * (bin > 1 ? 1 : box.ratio)) / bin)),
+    levels = row >= 8 ? Math.round(row) : 1,
+    image = levels > 1 ? stacked(line, from, to, width, paint, { levels, related }) : mixed(line, from, to, width, paint, related);
+  Object.assign(buffer, { width, height: line.pp * levels });
+  buffer.getContext("2d").putImageData(image, 0, 0);
   pen.imageSmoothingEnabled = false;
-  pen.drawImage(buffer, 0, 0, width, line.pp, left, top, right - left, line.pp * each);
-  for (let r = 0; r < line.pp; r++) pen.clearRect(left, top + r * each + row, right - left, each - row);
+  for (let r = 0; r < line.pp; r++) pen.drawImage(buffer, 0, r * levels, width, levels, left, top + r * each, right - left, row);
 }
 
 function drawRow(pen, line, rank, r, box, paint, related) {

@@ -3,7 +3,7 @@
 import { whyNot } from "./api.js";
 import { el, refill } from "./dom.js";
 import { bytes, percent, seconds } from "./format.js";
-import { t, word } from "./i18n.js";
+import { said, t, word } from "./i18n.js";
 import { openStrategy } from "./actions.js";
 import { state } from "./state.js";
 
@@ -61,12 +61,12 @@ export function alertOf(error) {
   return el(
     "div",
     { class: "alert", role: "alert" },
-    el("p", {}, headOf(error.message, error.faults)),
+    el("p", {}, said(headOf(error.message, error.faults))),
     error.faults && error.faults.length > 1
       ? el(
           "ul",
           {},
-          error.faults.map(one => el("li", {}, one.where ? `${one.where}: ${one.what}` : one.what)),
+          error.faults.map(one => el("li", {}, said(one.where ? `${one.where}: ${one.what}` : one.what))),
         )
       : null,
   );
