@@ -12,10 +12,12 @@ import logging
 import re
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import shardwise
+from shardwise.inputs.load import load_site
 
 HERE = Path(__file__).parent
 ROWS = json.loads((HERE / "data" / "h200_kinds.json").read_text(encoding="utf-8"))["rows"]
@@ -43,7 +45,7 @@ def traced(name: str, inputs: str):
 def held(row) -> Held:
     model = traced(row["id"], row["inputs"])
     samples = re.search(r"=(\d+)", row["inputs"])[1]
-    cluster = shardwise.load_cluster("1xh200")
+    cluster = replace(shardwise.load_cluster("1xh200"), site=load_site("virtual-h200"))
     text = f"dp1 mbs{samples} gbs{samples} seq{model.traced.seq} master=pure runtime=huggingface"
     found = shardwise.estimate(model, cluster, shardwise.load_strategy(text, cluster))
     if model.traced.params != row["params"]:

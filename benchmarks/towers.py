@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import shardwise
 from kinds import HOST_BOUND, Held, tell  # it stands beside this file
+from shardwise.inputs.load import load_site
 from shardwise.inputs.model import Model
 from shardwise.inputs.parameters import count
 from shardwise.inputs.towers import Projector, Stem
@@ -83,7 +85,7 @@ def strategy_of(row: dict[str, Any]) -> str:
 
 
 def held(row: dict[str, Any]) -> Held:
-    model, cluster = MODELS[row["id"]][0], shardwise.load_cluster("1xh200")
+    model, cluster = MODELS[row["id"]][0], replace(shardwise.load_cluster("1xh200"), site=load_site("virtual-h200"))
     if count(model).total != row["params"]:
         raise ValueError(f"{row['id']}: {count(model).total:,} parameters described, {row['params']:,} measured")
     found = shardwise.estimate(model, cluster, shardwise.load_strategy(strategy_of(row), cluster))

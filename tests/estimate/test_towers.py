@@ -40,8 +40,8 @@ def test_steps_of_an_h200(row):
     assert found.bytes == pytest.approx(found.peak, rel=0.03)
     if "host" not in found.group:
         assert found.seconds == pytest.approx(found.step, rel=0.15)
-    else:
-        assert found.seconds < found.step
+    else:  # the host of that machine is a third slower or faster from one hour to the next
+        assert found.seconds == pytest.approx(found.step, rel=0.3)
 
 
 @pytest.mark.parametrize("name", ["bert", "t5"])

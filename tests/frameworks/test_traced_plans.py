@@ -220,7 +220,7 @@ def test_launches_that_may_bound_a_step_are_told_and_reached_by_the_interval():
     small = estimated(small_llama(), "dp16 mbs1 gbs16 seq256")
     assert any("launches may bound it" in note for note in notes(small))
     low, high = small.iteration_seconds_interval
-    assert high / small.iteration_seconds > 1.5
+    assert high / small.iteration_seconds > 1.4  # half of what its calls take, and what any traced module errs
     large = estimated(plain_llama(), "dp16 mbs4 gbs64 seq4096")
     assert not any("launches may bound it" in note for note in notes(large))
     assert large.iteration_seconds_interval[1] / large.iteration_seconds < 1.2

@@ -12,6 +12,7 @@ from shardwise.cost.seconds import COLUMNS, Seconds
 from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.layers import chunk_rank, rank_chunks
 from shardwise.inputs.strategy import V_SCHEDULES, Placement, Strategy
+from shardwise.ops.tower import PLACES
 
 
 class BlockRun(NamedTuple):
@@ -82,10 +83,55 @@ def chunk_of(runs: tuple[BlockRun, ...], grads: float, room: tuple[float, float]
         flops += repeat * block.flops
         recompute_flops += repeat * block.recompute_flops
     f, i, w, recompute = (Seconds(*total) for total in totals)
+    if f.calls:
+        f, i, w = _ahead(runs, f, i, w, recompute)
     return Chunk(
         runs, f, i, w, recompute,
         kept, forward, backward, at, at_forward, params, expert_params, flops, recompute_flops,
     )  # fmt: skip
+
+
+def _ahead(
+    runs: tuple[BlockRun, ...], f: Seconds, i: Seconds, w: Seconds, recompute: Seconds
+) -> tuple[Seconds, Seconds, Seconds]:
+    """F, I and W with what calls take where kernels that come late in a pass still run once the last call is made.
+    Where I and W run apart, each has its share of that.
+    """
+    back, forth = combined(i, w, recompute), _forth(runs)
+    whole = [(run.repeat, combined(run.block.i, run.block.w, run.block.recompute)) for run in reversed(runs)]
+    longest = _longest([(repeat * one.calls, repeat * one.device) for repeat, one in whole])
+    if forth > max(f.device, f.calls):
+        f = f._replace(calls=forth)
+    if longest > max(back.device, back.calls):
+        share = (longest - back.calls) / back.device
+        first = share * (back.device - w.device)
+        i, w = i._replace(calls=i.calls + first), w._replace(calls=w.calls + share * w.device)
+    return f, i, w
+
+
+def _forth(runs: tuple[BlockRun, ...]) -> float:
+    """A forward pass, stretch by stretch: the host waits until all is done before it puts a tower's results among
+    tokens, and the kernels then wait for that.
+    """
+    taken, stretch = 0.0, list[tuple[float, float]]()
+    for block, repeat in runs:
+        places = sum(
+            one.calls for op, one in zip(block.ops, block.forwards, strict=True) if op.name == PLACES
+        )  # fmt: skip
+        stretch.append((repeat * (block.f.calls - places), repeat * block.f.device))
+        if places:
+            taken, stretch = taken + _longest(stretch) + places, []
+    return taken + _longest(stretch)
+
+
+def _longest(runs: list[tuple[float, float]]) -> float:
+    """Calls up to some place and kernels from there on, wherever both together take longest. Each: calls, kernels."""
+    calls, kernels = 0.0, sum(device for _, device in runs)
+    longest = kernels
+    for own, device in runs:
+        calls, kernels = calls + own, kernels - device
+        longest = max(longest, calls + kernels)
+    return max(longest, calls)
 
 
 def offloaded(chunk: Chunk, host_bandwidth: float, grads: float) -> Chunk:

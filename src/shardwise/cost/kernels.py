@@ -21,7 +21,7 @@ from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.formats import format_of
-from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.runtime import Overheads, Runtime
 from shardwise.inputs.site import USUAL, Site
 from shardwise.ops.embedding import PIECES_LOSS
 from shardwise.ops.op import Op
@@ -96,6 +96,17 @@ class Shapes:
         return speed if octaves < NEAR else 1.0
 
 
+class Called(NamedTuple):
+    """What the host takes where it is counted call by call: it runs ahead of the kernels with it. Both passes."""
+
+    call: tuple[float, float]
+    """Per call of a traced module."""
+    kernel: tuple[float, float]
+    """Per kernel of others."""
+    layer: tuple[float, float]
+    tower: float
+
+
 class Machine(NamedTuple):
     """The numbers of one GPU under one runtime and number format that kernel times are made of."""
 
@@ -131,6 +142,7 @@ class Machine(NamedTuple):
     layer_b: float
     experts_f: float
     experts_b: float
+    called: Called
     turned: bool
     """8-bit operands are multiplied along their rows only: turned copies are made."""
     graphed: frozenset[str]
@@ -209,12 +221,22 @@ def machine_of(
         layer_b=over.layer_backward / own * (1 - covered),
         experts_f=over.experts / host * (1 - covered),
         experts_b=over.experts_backward / host * (1 - covered),
+        called=_called(over, own, 1 - covered),
         turned="fp4" not in gpu.flops,
         graphed=graphed,
         average=calibration.average,
         shapes=_shapes(calibration, wide_share, flash),
         operators=_operators(calibration, runtime),
     )
+
+
+def _called(over: Overheads, host: float, left: float) -> Called:
+    """`left`: of a layer's own code, what no graph replays."""
+    call, kernel, layer = (
+        (one[0] * by / host, one[1] * by / host)
+        for one, by in ((over.call, 1.0), (over.called_kernel, 1.0), (over.called_layer, left))
+    )
+    return Called(call, kernel, layer, over.tower / host)
 
 
 def _operators(calibration: Calibration, runtime: Runtime) -> dict[str, tuple[float, float]]:

@@ -27,7 +27,7 @@ from shardwise.ops.layer import (
 from shardwise.ops.linear import adapter_params, narrow_of
 from shardwise.ops.op import Comm, Op
 from shardwise.ops.shard import Shard
-from shardwise.ops.tower import trained
+from shardwise.ops.tower import PLACES, trained
 from shardwise.ops.traced import traced_entry
 
 ENDS = frozenset({"embedding", "head", "received"})
@@ -225,6 +225,10 @@ def _passes(
     if begins and name not in ENDS:
         back = 0.0 if all(op.frozen for part in parts for op in part.ops) else machine.layer_b
         f, i = f._replace(host=f.host + machine.layer_f), i._replace(host=i.host + back)
+        if machine.called.layer[0] and not any(op.called for part in parts for op in part.ops):
+            called = machine.called.layer[1] * any(not op.frozen for part in parts for op in part.ops)
+            f = f._replace(calls=f.calls + machine.called.layer[0])
+            i = i._replace(calls=i.calls + called)
     return f, i, w
 
 
@@ -311,7 +315,7 @@ def whole_walk(plain: Block, shard: Shard, group: int = 1) -> Walk:
 # Columns of `Seconds`.
 _COLUMN = {"gemm": 0, "grouped": 0, "attention": 1, "scan": 1, "memory": 2}
 _AXES = {"tp": 3, "cp": 4, "ep": 5, "etp": 5}
-_SLOWED, _HOST, _WIRE = 6, 7, 8
+_SLOWED, _HOST, _WIRE, _CALLS = 6, 7, 8, 9
 
 
 def timed(op: Op, shard: Shard, machine: Machine, groups: Groups) -> Timed:
@@ -341,13 +345,13 @@ def _passes_of(
         times = _frozen(times, op, shard)
     column = _COLUMN[op.kind]
     forward[column] = times.f
-    input_grad, weight_grad = [(column, times.i)], [(column, times.w)]
     launched = op.module not in machine.graphed
-    forward[_HOST] = launched * op.kernels_f * machine.launch_f
-    launches = launched * op.kernels_b * machine.launch_b
-    input_grad.append((_HOST, launches / 2 if product else launches))
-    if product:
-        weight_grad.append((_HOST, launches / 2))
+    forward[_HOST], forward[_CALLS], launches, calls = (launched * one for one in _hosted(op, machine))
+    input_grad, weight_grad = [(column, times.i)], [(column, times.w)]
+    for place, seconds in ((_HOST, launches), (_CALLS, calls))[: 2 if calls else 1]:
+        input_grad.append((place, seconds / 2 if product else seconds))
+        if product:
+            weight_grad.append((place, seconds / 2))
     if op.name == "router":
         forward[_HOST] += machine.experts_f
         input_grad.append((_HOST, machine.experts_b))
@@ -366,6 +370,19 @@ def _passes_of(
         else:
             (input_grad if comm.phase == "I" else weight_grad).extend(adds)
     return Seconds(*forward), tuple(input_grad), tuple(weight_grad)
+
+
+def _hosted(op: Op, machine: Machine) -> tuple[float, float, float, float]:
+    """The host's seconds forward, for launches and call by call where calls are counted; and the same backward. What a
+    trace counted counts once.
+    """
+    if op.called and machine.called.call[0]:
+        return 0.0, op.called[0] * machine.called.call[0], 0.0, op.called[1] * machine.called.call[1]
+    once = machine.called.tower if op.name == PLACES else 0.0
+    return (
+        op.kernels_f * machine.launch_f, once + op.kernels_f * machine.called.kernel[0],
+        op.kernels_b * machine.launch_b, op.kernels_b * machine.called.kernel[1],
+    )  # fmt: skip
 
 
 def _behind(

@@ -90,7 +90,9 @@ def pass_seconds(chunk: Chunk, behind: Behind) -> tuple[float, float]:
         backward += repeat * behind.over(back.device + copy_in + copy_out, gather + scatter, back.wire)
     copied = chunk.offloaded / behind.host_bandwidth
     host = chunk.i.host + chunk.w.host + chunk.recompute.host
-    return meet(max(forward, copied), chunk.f.host), meet(max(backward, copied), host)
+    calls = chunk.i.calls + chunk.w.calls + chunk.recompute.calls
+    passes = meet(max(forward, copied), chunk.f.host), meet(max(backward, copied), host)
+    return max(passes[0], chunk.f.calls), max(passes[1], calls)
 
 
 def split_seconds(chunk: Chunk, behind: Behind) -> tuple[float, float]:
@@ -107,4 +109,5 @@ def split_seconds(chunk: Chunk, behind: Behind) -> tuple[float, float]:
         inputs += repeat * behind.over(again.device + copy_in, gather, again.wire)
         weights += repeat * behind.over(block.w.device + copy_out, scatter, block.w.wire)
     copied = chunk.offloaded / behind.host_bandwidth
-    return meet(max(inputs, copied), chunk.i.host + chunk.recompute.host), meet(weights, chunk.w.host)
+    passes = meet(max(inputs, copied), chunk.i.host + chunk.recompute.host), meet(weights, chunk.w.host)
+    return max(passes[0], chunk.i.calls + chunk.recompute.calls), max(passes[1], chunk.w.calls)

@@ -38,6 +38,14 @@ class Seconds(NamedTuple):
     host: float = 0.0
     wire: float = 0.0
     """Seconds that its collectives keep the links between nodes busy, hidden or not; no part of the others."""
+    calls: float = 0.0
+    """The host's seconds where they were counted call by call: it runs ahead of the kernels with them, and shows where
+    it takes longer than they do."""
+
+    @property
+    def asked(self) -> float:
+        """The host's seconds of all kinds: what a wait is shared out by."""
+        return self.host + self.calls
 
     @property
     def compute(self) -> float:
@@ -58,12 +66,12 @@ class Seconds(NamedTuple):
 
     @property
     def total(self) -> float:
-        return meet(self.device, self.host)
+        return max(meet(self.device, self.host), self.calls)
 
     @property
     def alone(self) -> float:
         """Without communication: as if all other ranks answered at once."""
-        return meet(self.compute, self.host)
+        return max(meet(self.compute, self.host), self.calls)
 
 
 COLUMNS = len(Seconds._fields)

@@ -315,15 +315,15 @@ def _width(setup: Setup, time: Ledger) -> Spread:
     name, calibration = setup.runtime.name, setup.calibration
     causes = causes_of(setup.model, setup.cluster, setup.strategy.dtype, name, calibration, time)
     found = spread_of(causes, name, calibration, setup.cluster.site, launch_bound(time))
-    return widened(found, late_host(setup.model, _launches(setup), time.value))
+    passes = sum(part.value for part in time.parts if part.name in PASSES)
+    return widened(found, late_host(_calls(setup), passes, time.value))
 
 
-def _launches(setup: Setup) -> float:
-    """Seconds that the host of the busiest rank launches kernels in an iteration, by themselves; of traced modules."""
-    if not setup.model.traced:
-        return 0.0
-    ranks = (setup.rank_chunks(rank) for rank in range(setup.strategy.pp))
-    each = (sum(part.host for one in rank for part in (one.f, one.i, one.w, one.recompute)) for rank in ranks)
+def _calls(setup: Setup) -> float:
+    """Seconds that the calls of the busiest rank's host take by themselves in an iteration, where they are counted."""
+    ranks = ([run for chunk in setup.rank_chunks(rank) for run in chunk.runs] for rank in range(setup.strategy.pp))
+    parts = ([(n, one) for block, n in runs for one in (block.f, block.i, block.w, block.recompute)] for runs in ranks)
+    each = (sum(repeat * one.calls for repeat, one in rank) for rank in parts)
     return setup.strategy.microbatches * max(each)
 
 
@@ -419,13 +419,17 @@ def _time_ledger(
     parts.append(Ledger("weight gathering", update.gather_exposed))
     parts.append(Ledger("optimizer", update.optimizer))
     parts.append(Ledger("framework", fixed))
-    return ledger("iteration", parts, _late(setup, sum(part.value for part in parts)))
+    return ledger("iteration", parts, _late(_calls(setup), makespan, sum(part.value for part in parts)))
 
 
-def _late(setup: Setup, seconds: float) -> str:
-    """That a traced module's step may take as long as its launches."""
-    late = late_host(setup.model, _launches(setup), seconds)
+PASSES = frozenset({"forward", "backward", "recompute", "pipeline waits and sends"})
+"""Parts of the time ledger that make up the makespan."""
+
+
+def _late(calls: float, passes: float, seconds: float) -> str:
+    """That a step may take as long as the host's calls."""
+    late = late_host(calls, passes, seconds)
     if late <= 1.0:
         return ""
-    told = f"launches may bound it: by themselves {_launches(setup) * 1e3:.0f} ms, and a slow host takes up to"
-    return f"{told} {late * seconds * 1e3:.0f} ms with the Python between them; take more samples a micro batch"
+    told = f"launches may bound it: by themselves they take the host {calls * 1e3:.0f} ms, and a slow host makes it"
+    return f"{told} {late * seconds * 1e3:.0f} ms; take more samples a micro batch"

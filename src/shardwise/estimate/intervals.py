@@ -40,10 +40,9 @@ TRACED = "traced module"
 ASSUMED_WIDTHS = {LAYERS: {"time": 0.25, "memory": 0.12}, TRACED: {"time": 0.105, "memory": 0.04}}
 """Causes that no published run has: recurrences and chosen keys are priced by what their kernels do, no more; nine in
 ten of 18 traced steps that nothing was fitted to lie within 12% (`benchmarks/kinds.py`)."""
-LATE_HOST = 5.6
-"""What the host may take over what launches take by themselves, of a traced module, whose own Python runs between them:
-two steps of one H200 that the host bound took 3.8 and 4.2 times as long (T5 and MiniMax, whose operators were looked
-at), and that host was a third slower from one hour to the next."""
+LATE_HOST = 1.5
+"""What a slow hour of a shared host makes of its calls: steps of one sample took up to 1.5 times their mean over four
+visits to one kind of machine, and 0.6 of it (`benchmarks/data/h200_host.json`)."""
 CAUSES = (ANY, NODES, MOE, LOW, LAUNCH, SOFTWARE, GPU, PARTIAL, COMPOSED)
 UNSEEN = frozenset({SOFTWARE, GPU})
 
@@ -112,12 +111,12 @@ def launch_bound(time: Ledger) -> float:
     return min(1.0, max(0.0, (share - BARELY) / (WAITING - BARELY)))
 
 
-def late_host(model: Model | None, host: float, seconds: float) -> float:
-    """What launches may take over a prediction, where a traced module waits for a late host; at most 1: it does not.
+def late_host(calls: float, passes: float, seconds: float) -> float:
+    """What a slow hour of the host makes of an iteration, over its prediction; 1: its calls do not bound it.
 
-    `host`: seconds of an iteration that launches take by themselves.
+    `calls`: seconds that they take by themselves, where they were counted; `passes`: of the iteration's `seconds`.
     """
-    return LATE_HOST * host / seconds if model is not None and model.traced and seconds else 0.0
+    return 1 + max(0.0, LATE_HOST * calls - passes) / seconds if seconds else 1.0
 
 
 def widened(spread: Spread, late: float) -> Spread:

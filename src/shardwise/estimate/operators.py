@@ -125,7 +125,7 @@ def _forward(places: Sequence[_Place], groups: Groups, behind: Behind) -> Iterat
         copy, _ = behind.copied(block)
         gather, _ = behind.traffic(block)
         yield from _sharding(place, behind.over(block.f.device + copy, gather, block.f.wire) - block.f.device, "F")
-        spare = block.f.host - sum(part.f.host for part in place.parts)  # the framework's own code of a layer
+        spare = block.f.asked - sum(part.f.asked for part in place.parts)  # the framework's own code of a layer
         for index, part in enumerate(place.parts):
             level = place.below + place.beside[0] + walk.levels_f[index]
             item = _item(place, part, part.f, "F", groups, level, place.below + walk.stays[index])
@@ -139,7 +139,7 @@ def _backward(places: Sequence[_Place], groups: Groups, behind: Behind) -> Itera
         traffic, copies = sum(behind.traffic(block)), sum(behind.copied(block))
         yield from _sharding(place, behind.over(back.device + copies, traffic, back.wire) - back.device, "I")
         items = list(_walked_back(place, groups))
-        spare = (back.host - sum(item.host for item in items)) / len(items)
+        spare = (back.asked - sum(item.host for item in items)) / len(items)
         yield from (item._replace(host=item.host + spare) for item in items)
 
 
@@ -196,7 +196,7 @@ def _item(
     behind = AxisSeconds(*(max(0.0, a - b) for a, b in zip(total, shown, strict=True)))
     kernels = seconds.compute + seconds.slowed
     run = OpRun(place.name, part.op.name, phase, part.op.kind, 0.0, 0.0, kernels, shown, behind, level, stays)
-    return _Item(run, seconds.device, seconds.host)
+    return _Item(run, seconds.device, seconds.asked)
 
 
 def _laid(items: list[_Item], seconds: float, whole: float, last: float) -> Iterator[OpRun]:

@@ -129,7 +129,11 @@ def compiled(runtime: Runtime) -> Runtime:
     """The runtime with its small kernels fused by a compiler."""
     loss = runtime.kernels.compiled_loss or runtime.kernels.loss
     kernels = replace(runtime.kernels, norm="fused", rope="fused", activation="compiled", loss=loss, compiled=True)
-    overheads = replace(runtime.overheads, launch=runtime.overheads.launch / 2)
+    none = (0.0, 0.0)
+    overheads = replace(
+        runtime.overheads, launch=runtime.overheads.launch / 2, call=none, called_kernel=none, called_layer=none,
+        tower=0.0,
+    )  # fmt: skip
     fragmentation = min(runtime.memory.fragmentation, runtime.memory.compiled_fragmentation)
     memory = replace(runtime.memory, fragmentation=fragmentation)
     return replace(runtime, kernels=kernels, overheads=overheads, memory=memory)

@@ -17,6 +17,7 @@ def _launches() -> dict[str, Passes]:
     return {
         "embedding": (3.0, 6.0),
         "scores stored": (6.0, 9.0),
+        "scores with a bias": (15.0, 16.0),
         "rotary tables": (8.0, 6.0),
         "latent rope": (12.0, 16.0),
         "fused latent rope": (3.0, 3.0),

@@ -273,6 +273,16 @@ class Overheads:
     sorting."""
     experts_backward: float = 0.0
     """The same for the backward pass."""
+    call: tuple[float, float] = (17e-6, 14e-6)
+    """Seconds of CPU per call of torch's operators of a traced module, forward and backward: Python, dispatcher and
+    launch. The host runs ahead of the kernels with them; a compiler leaves none."""
+    called_kernel: tuple[float, float] = (0.0, 0.0)
+    """The same of a model that was not traced, per kernel, with the views and modules between kernels; 0: what launches
+    take is said by `launch` alone."""
+    called_layer: tuple[float, float] = (0.0, 0.0)
+    """The same per layer beside its kernels."""
+    tower: float = 0.0
+    """The same forward of a tower beside its layers: finding positions, masks and the places of pictures."""
     tensor: tuple[float, float] = (1.0, 1.0)
     """What tensor parallel makes of these seconds, eager and compiled: DTensor looks at every operand."""
     iteration: float = 2e-3

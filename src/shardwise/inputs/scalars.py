@@ -111,7 +111,7 @@ SCALARS: dict[str, Scalar] = {
         f"TracedCut.{name}": _LINE
         for name in ("shape", "bytes_f", "bytes_b", "kept", "extra_f", "extra_b", "sums_f", "sums_b")
     },
-    **{f"TracedOp.{name}": _number(0, 1e6) for name in ("kernels_f", "kernels_b")},
+    **{f"TracedOp.{name}": _number(0, 1e6) for name in ("kernels_f", "kernels_b", "calls_f", "calls_b")},
     "Model.dropout": _number(0, 1, usual=(0, 0.999), hint="it is a probability below 1"),
     **{f"Mla.{name}": _whole(1, WIDTH) for name in ("kv_rank", "nope_size", "value_size")},
     **{f"Mla.{name}": _whole(0, WIDTH) for name in ("rope_size", "q_rank")},
@@ -176,7 +176,7 @@ SCALARS: dict[str, Scalar] = {
     "Overlap.fsdp_copies": _number(0, 1000, usual=(0, 100), hint="it is bytes a parameter"),
     **{f"Overheads.{name}": _seconds(0.1)
        for name in ("launch", "launch_backward", "layer", "layer_backward", "experts", "experts_backward",
-                    "collective")},
+                    "collective", "call", "called_kernel", "called_layer", "tower")},
     **{f"Overheads.{name}": _seconds(0.5) for name in ("iteration", "microbatch", "owner", "sharded")},
     **{f"Overheads.{name}": _positive(1000, usual=(0.01, 100), hint="it is a factor: 1.1 is 10% slower")
        for name in ("slowdown", "tensor")},

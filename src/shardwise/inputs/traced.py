@@ -65,6 +65,10 @@ class TracedOp:
     """Kernels that forward launches."""
     kernels_b: float = later(0.0)
     """Kernels that backward launches."""
+    calls_f: float = later(0.0)
+    """Calls of torch's operators forward, weighted by what they take of the host: 1 for one that launches a kernel."""
+    calls_b: float = later(0.0)
+    """The same backward."""
     kept: Line = later(NONE)
     """Bytes that autograd keeps of it, each tensor's memory counted once, parameters not."""
     extra_f: Line = later(NONE)

@@ -105,6 +105,8 @@ class Op(NamedTuple):
     """Attention reads a mask from memory, over the whole square."""
     frozen: bool = False
     """It runs forward alone: nothing of it or before it trains."""
+    called: tuple[float, ...] = ()
+    """Calls of torch's operators, both passes, where a trace counted them; empty: its kernels say what they take."""
 
     def forward_alone(self) -> Op:
         """The same where nothing of it or before it trains: what it would keep goes once it is done."""

@@ -12,6 +12,8 @@ from shardwise.ops.shard import Shard
 # whose rows repeat; backward a product, and a sum over the tokens for each of the two, in two steps that cost by
 # themselves (weights of traced kernels, `frameworks/torch/trace_ops.py`).
 MODULATED, MODULATED_KERNELS, TWO_SUMS = (12.0, 12.2), (3.0, 6.0), 68e6
+PLACES = "places"
+"""What the host does once for a tower, beside its layers."""
 
 
 def trained(shard: Shard, ops: list[Op]) -> list[Op]:
@@ -91,8 +93,12 @@ def closing(own: Shard, behind: Shard) -> list[Op]:
             size = merged.element * merged.tokens * outputs
             act = Op("projector activation", "projector", "memory", (), 2 * size, 3 * size, 1.0, 1.0, size, size, size)
             ops.append(act)
+    if own.runtime.overheads.tower:
+        ops.append(Op(PLACES, "projector", "memory", kernels_f=0.0, kernels_b=0.0))
     if projector.taps:
-        each = [norm(merged, "projector norm", "projector", width)] + [op for op in ops if op.name != "final norm"]
+        each = [norm(merged, "projector norm", "projector", width)] + [
+            op for op in ops if op.name not in {"final norm", PLACES}
+        ]
         each = [op for op in each if op.name != "projector norm" or op is each[0]]
         ops += projector.taps * each
     return ops

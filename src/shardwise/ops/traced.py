@@ -76,6 +76,7 @@ def _op(op: TracedOp, samples: float, tp: int) -> Op:
         params=float(op.params),
         single=op.single,
         masked=op.masked,
+        called=(op.calls_f, op.calls_b) if op.calls_f or op.calls_b else (),
     )
     return _rank_of(found, op.cut, samples, tp) if op.cut and tp > 1 else found
 

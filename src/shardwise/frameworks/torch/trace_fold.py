@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from shardwise.errors import InputError
+from shardwise.frameworks.torch.trace_ops import called
 from shardwise.frameworks.torch.trace_split import RANKS
 from shardwise.inputs.traced import NONE, ElementType, Line, Traced, TracedBlock, TracedCut, TracedKind, TracedOp, at
 
@@ -209,11 +210,18 @@ def _op(passes: _Passes, samples: tuple[int, int], run: _CallRun) -> TracedOp:
         bytes_f=line("bytes_f"), bytes_b=line("bytes_b"),
         kernels_f=sum(cost.kernels for cost in launched if cost),
         kernels_b=sum(cost.kernels for cost in launched_b if cost),
+        calls_f=_called([found.forward[index] for index in run.calls], back=False),
+        calls_b=_called([call for index in run.calls for call in back[index]], back=True),
         kept=line("kept"), extra_f=line("extra_f"), extra_b=line("extra_b"),
         params=round(few.params),
         single=any(cost.single for cost in launched if cost),
         masked=any(cost.masked for cost in launched if cost),
     )  # fmt: skip
+
+
+def _called(calls: list[Call], *, back: bool) -> float:
+    """What calls take of the host, in calls that launch a kernel."""
+    return round(sum(called(one.name, launches=bool(one.cost and one.cost.kernels), back=back) for one in calls), 3)
 
 
 def _cut(passes: _Passes, parts: _Passes, samples: tuple[int, int], run: _CallRun) -> TracedCut | None:

@@ -56,6 +56,9 @@ LAUNCHES = {
     "native_group_norm_backward": 3.0, "cumsum": 2.0,
 }  # fmt: skip
 """Kernels of operators that launch several."""
+CALLED = {"silent": (0.25, 0.25), "convolution": (2.3, 2.6)}
+"""What a call takes of the host over one that launches a kernel, forward and backward: views take 4 to 6 us in forward
+where a sum takes 11, and a convolution turns what it is given (`benchmarks/data/h200_host.json`)."""
 SILENT = frozenset({
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "lift_fresh", "detach",
     "detach_", "set_", "resize_", "device", "alias", "_local_scalar_dense",
@@ -138,6 +141,13 @@ def cost_of(
         kind: TracedKind = "grouped" if len(shape) == 4 else "gemm"
         return Cost(kind, shape, 0.0, 1.0, moved, single=outputs[0].size == 4)
     return Cost("memory", (), traffic(name, inputs, outputs), LAUNCHES.get(name, 1.0))
+
+
+def called(name: str, *, launches: bool, back: bool) -> float:
+    """A call's weight for the host."""
+    if not launches:
+        return CALLED["silent"][back]
+    return CALLED["convolution"][back] if "convolution" in name else 1.0
 
 
 def traffic(name: str, inputs: Sequence[Seen], outputs: Sequence[Seen]) -> float:
