@@ -107,7 +107,8 @@ def command(model: str, output: Output, **options: Any) -> int:  # noqa: ANN401 
     total = len(clusters) * len(grid["batches"]) * len(grid["sequences"])
     with progress("points of the grid", total=total, quiet=output.quiet) as state:
         cells = api.sweep(
-            model, clusters, **grid, runtime=options["runtime"], only=" ".join([*options["only"], *options["fix"]]), gap=options["gap"],
+            model, clusters, **grid, runtime=options["runtime"], gap=options["gap"],
+            only=" ".join([*options["only"], *options["fix"]]),
             **_run(options), **{name: options[name] for name in ("documents", "packing", "stages")},
             told=lambda _: state.update(),
         )  # fmt: skip
