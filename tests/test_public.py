@@ -51,7 +51,7 @@ VERBS = {
     "read_plan": "path",
     "read_problem": "problem init peaks peak times model pp vpp microbatches memory low_memory seq_split train "
     "schedule hop empty confidence",
-    "rehearse": "plan rank device builder read repeats result trace",
+    "rehearse": "plan rank device builder read repeats result trace executing",
     "schedule": "name pp vpp microbatches costs hop placement memory_limit free_at_input_grad objective group splits "
     "plan compare runnable transfer contention offload effort time_limit report",
     "simulate": "source costs hop memory_limit free_at_input_grad transfer offload contention combine copies",
@@ -60,7 +60,7 @@ VERBS = {
     "packing stages told",
     "targets": "",
     "timeline": "plan runtime",
-    "trace_module": "source inputs dtype name",
+    "trace_module": "source inputs dtype name executing",
     "validate_advice": "files told",
     "validate": "files cluster",
     "watch": "log plan follow tell",

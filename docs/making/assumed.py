@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import _lru_cache_wrapper
+from functools import _lru_cache_wrapper, cache
 
 from making import MARK, row
 from shardwise.estimate.estimate import estimate
@@ -83,9 +83,15 @@ def _changed(name: str, value: object) -> Iterator[None]:
 
 
 def _forget() -> None:
-    for one in gc.get_objects():
-        if isinstance(one, _lru_cache_wrapper) and one.__module__.startswith("shardwise."):
-            one.cache_clear()
+    for one in _remembering():
+        one.cache_clear()
+
+
+@cache
+def _remembering() -> list[_lru_cache_wrapper[object]]:
+    """The functions that keep results; all are loaded once the first estimates are made."""
+    objects = gc.get_objects()
+    return [one for one in objects if isinstance(one, _lru_cache_wrapper) and one.__module__.startswith("shardwise.")]
 
 
 def _scaled(value: object, factor: float) -> object:

@@ -160,7 +160,7 @@ def test_pipes_and_devices_are_written_as_they_are(tmp_path):
         ("balance", "--problem", "problem.json", "-mem", "2000"),
         ("balance", "quick", "-s", "2", "-l", "8", "-mem", "1", "--layer", "1", "--kept", "1"),
         ("plan-operators", "llama-3-8b", "-c", "1xh100", "--global-batch", "8", "--memory", "100MiB"),
-        ("plan", "llama-3-405b", "-c", "1xh100", "--global-batch", "8", "--only", "tp=1"),
+        ("plan", "llama-3-8b", "-c", "1xh100", "--global-batch", "8", "--only", "tp=1 dtype=fp32"),
     ],
     ids=lambda words: " ".join(words[:2]),
 )

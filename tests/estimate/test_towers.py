@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from itertools import combinations
+from operator import sub
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from shardwise.estimate.standing import COPIED, EVEN, FIRST, OWN, standings
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.parameters import count
 from shardwise.inputs.strategy import Strategy
+from shardwise.report.estimate import presumed
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
@@ -153,8 +156,12 @@ def test_where_there_is_nothing_to_compare():
         ("seq4096 source512", "has no encoder of text"),
         ("seq4096 images=0", "must be above 0|above 0"),
         ("seq512 images=8", "tokens do not hold 4,608 of vision"),
+        ("seq4096 images=6:1.5", r"do not hold 5,184 of vision in the fullest micro batch \(6 x 1.5\)"),
         ("seq4096 pixels100", "no multiple of the patch 16"),
         ("seq4096 frozen=sight", "is no tower of qwen3_vl; choose vision"),
+        ("seq4096 frozen=vision,vision", "says vision twice; keep one"),
+        ("seq4096 pixels0", "pixels0 says nothing; give a number, or leave pixels out"),
+        ("seq4096 offload", "write which, as in offload=activations"),
         ("seq4096 cp2", "is not split by context parallel"),
         ("seq4096 pp2 seq-1f1b", "cuts samples into pieces"),
         ("seq4096 documents=512x3,2048", "are not known of models with towers"),
@@ -165,10 +172,30 @@ def test_what_cannot_be_is_said(text, words):
         estimated(SMALL, f"mbs1 gbs64 {text}")
 
 
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ("source512", "no encoder of text"), ("images=99", "do not hold"), ("images=9:2", "in the fullest"),
+        ("frozen=sight", "is no tower"), ("pixels100", "no multiple of the patch"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_said_before_a_search(asked, words):
+    with pytest.raises(InputError, match=words):
+        shardwise.plan(SMALL, "8xh100", global_batch=64, seq=4096, only=asked)
+
+
+def test_pictures_of_another_size_stretch_the_positions_they_have():
+    found = estimated("vit-l-16", "dp16 mbs4 gbs64 seq577 pixels384")
+    assert found.model.max_positions == 197
+    with pytest.raises(InputError, match="a picture of 384 is 577 tokens of vit-l-16; use seq 577"):
+        estimated("vit-l-16", "dp16 mbs4 gbs64 seq197 pixels384")
+
+
 def test_what_a_tower_must_be():
     tower = SMALL.towers[0]
     wrong = {
         "share": replace(tower, heads=16, kv_heads=5), "named": replace(tower, name=""),
+        "as frozen= says": replace(tower, name="my eyes,two"),
         "a projector": replace(tower, towers=(tower,)),
         "does not divide": replace(tower, stem=replace(tower.stem, size=752)),
     }  # fmt: skip
@@ -205,3 +232,44 @@ def test_a_plan_with_towers_is_written_and_read_back(tmp_path):
     again = shardwise.read_plan(file)
     assert (again.model, again.strategy) == (SMALL, found.strategy)
     assert shardwise.estimate(again).iteration_seconds == found.iteration_seconds
+
+
+def test_an_average_of_pictures_takes_what_lies_between_their_numbers():
+    """One picture of this tower is 1,025 tokens: their number, odd or not whole, is no reason to be slow."""
+    few, mean, more = (
+        estimated("internvl3-8b", f"tp1 pp1 dp16 mbs1 gbs32 seq4096 images={images}").iteration_seconds
+        for images in (1, 1.5, 2)
+    )  # fmt: skip
+    assert mean == pytest.approx((few + more) / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize("images", ["images=1", "images=2 frozen=vision"])
+def test_towers_stand_at_their_best_cut(images):
+    """Of a small model, where launches count as much as kernels, against every cut that there is."""
+    tower = replace(SMALL.towers[0], layers=3)
+    model = replace(SMALL, layers=6, vocab=128256, towers=(tower,))
+    found = estimated(model, f"pp4 mbs1 gbs64 seq4096 {images} layers=6,1,1,1")
+    borders = [(0, *cut, 9) for cut in combinations(range(1, 9), 3)]
+    every = {ends: replace(found.strategy, layers=tuple(map(sub, ends[1:], ends))) for ends in borders}
+    seconds = {ends: shardwise.estimate(model, found.cluster, one).iteration_seconds for ends, one in every.items()}
+    ways = {one.towers: one.seconds for one in standings(found)}
+    assert ways[FIRST] <= 1.005 * min(seconds[ends] for ends in borders if ends[1] > 3)
+    assert ways[OWN] <= 1.005 * min(seconds[ends] for ends in borders if 3 in ends)
+    assert ways[EVEN] <= 1.005 * min(seconds.values())
+
+
+def test_what_is_presumed_is_said():
+    t5 = estimated(towers.MODELS["t5"][0], "pp1 mbs1 gbs16 seq512")
+    assert [one.partition(",")[0] for one in presumed(t5.model, t5.strategy)] == [
+        "the encoder of t5 reads 512 tokens", "t5 is timed as megatron would run it",
+    ]  # fmt: skip
+    assert not [*presumed(t5.model, replace(t5.strategy, source=64, runtime="huggingface"))]
+    assert not [*presumed(shardwise.load_model("llama-3-8b"), t5.strategy)]
+
+
+def test_two_that_do_not_do_the_same_work_are_compared_with_a_note():
+    plan = shardwise.plan_of(estimated(SMALL, "mbs1 gbs16 seq4096 images=2"))
+    assert (
+        "the same work (images 2 -> 3, frozen nothing -> vision)" in shardwise.why(plan, "images=3 frozen=vision").note
+    )
+    assert not shardwise.why(plan, "mbs1 zero2").note

@@ -12,9 +12,14 @@ import pytest
 import shardwise
 from shardwise.cli.main import run
 from shardwise.errors import InfeasibleError, InputError
+from shardwise.estimate.setup import setup_of
+from shardwise.inputs.load import load_runtime
 from shardwise.inputs.parameters import count
 from shardwise.inputs.serialise import to_dict
+from shardwise.inputs.strategy import Strategy
+from shardwise.inputs.traced import TracedCut, TracedOp
 from shardwise.inputs.traced_model import traced_model
+from shardwise.ops.traced import traced_ops
 
 pytest.importorskip("torch")
 HERE = Path(__file__).parent
@@ -108,7 +113,9 @@ def test_the_file_says_that_it_is_executed(capsys):
 def test_bad_traces_are_sentences(words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run(["models", *words]) == 2
-    assert "Traceback" not in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert "executed now" not in said or "broken" in words[1]  # nothing is, before all words are right
     assert not list(tmp_path.iterdir())
 
 
@@ -218,3 +225,39 @@ def test_launches_that_may_bound_a_step_are_told_and_reached_by_the_interval():
     assert not any("launches may bound it" in note for note in notes(large))
     assert large.iteration_seconds_interval[1] / large.iteration_seconds < 1.2
     assert low < small.iteration_seconds < high
+
+
+def _more_cut(traced):
+    op = next(op for op in traced.kinds[0].ops if op.cut and op.cut.shape)
+    cut = replace(op, cut=replace(op.cut, shape=tuple((2 * one, 2 * each) for one, each in op.shape)))
+    kind = replace(traced.kinds[0], ops=tuple(cut if one is op else one for one in traced.kinds[0].ops))
+    return replace(traced, kinds=(kind, *traced.kinds[1:]))
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "words"),
+    [
+        (lambda traced: replace(traced, kinds=()), "kinds: are missing: a module has blocks"),
+        (lambda traced: replace(traced, kinds=(replace(traced.kinds[0], ops=()),)), "has no operators"),
+        (_more_cut, "tensor parallel cuts more of it than there is"),
+    ],
+)
+def test_blocks_that_no_module_has_are_refused(spoiled, words):
+    model = small_llama()
+    with pytest.raises(InputError, match=words):
+        estimated(replace(model, traced=spoiled(model.traced)), "dp16 mbs1 gbs64 seq256")
+
+
+def test_no_rank_moves_less_than_its_part_of_what_a_trace_measured():
+    """Lines through two numbers of samples cross further out: T5's scores would have cost nothing under tp."""
+    op = TracedOp(
+        name="scores", kind="memory", bytes_f=(0.0, 5e6), kept=(0.0, 8.0), cut=TracedCut(bytes_f=(-170e6, 62e6))
+    )
+    model = small_llama()
+    kind = replace(model.traced.kinds[0], ops=(*model.traced.kinds[0].ops, op))
+    made = traced_model("scores", replace(model.traced, kinds=(kind, *model.traced.kinds[1:])))
+    shard = setup_of(
+        made, shardwise.load_cluster("16xh200"), Strategy.parse("tp2 dp8 mbs16 gbs128 seq256 nosp"),
+        load_runtime("huggingface"),
+    ).shard  # fmt: skip
+    assert next(one for one in traced_ops(shard, kind) if one.name == "scores").bytes_f == 5e6 * 16 / 2

@@ -115,7 +115,8 @@ def test_a_rank_alone_waits_for_no_late_host():
     """A large plan charges its kernels for the latest of its hosts; one rank on one GPU does not meet that."""
     told = []
     for cluster in ("8xh200", "1024xh200"):
-        plan = plan_for("llama-3-8b", cluster, pp=4, dp=load_cluster(cluster).gpus // 4, global_batch=1024)
+        dp = load_cluster(cluster).gpus // 4
+        plan = plan_for("llama-3-8b", cluster, pp=4, dp=dp, global_batch=4 * dp)
         result = rehearsed(plan, 1)
         result["seconds"] = {"0F": 0.03, "0B": 0.06, "passes": 0.8, "optimizer": 0.02}
         told.append({line.what: line.predicted for line in compare(plan, result)}["forward, chunk 0"])

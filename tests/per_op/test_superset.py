@@ -92,7 +92,9 @@ def test_where_only_a_strategy_fits_it_is_the_answer():
     asked, splits = {"global_batch": 8, "seq": 512, "memory": "8GiB"}, {"most_tp": 1, "stages": "1"}
     with pytest.raises(InfeasibleError):
         shardwise.plan_operators("llama-3.2-1b", "4xh100", operators_only=True, **splits, **asked)
-    found = shardwise.plan_operators("llama-3.2-1b", "4xh100", **splits, **asked)
+    heard = []
+    found = shardwise.plan_operators("llama-3.2-1b", "4xh100", report=heard.append, **splits, **asked)
+    assert "strategies" in {one.of for one in heard}, "the longest part of the search was silent"
     best = shardwise.plan("llama-3.2-1b", "4xh100", only="tp<=1 pp<=1", **asked).fastest
     assert best.strategy.zero == 3
     assert found.plan.stages == ()

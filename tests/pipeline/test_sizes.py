@@ -11,7 +11,7 @@ from shardwise.errors import InputError
 from shardwise.pipeline.costs import costs
 from shardwise.pipeline.generate import generate
 from shardwise.pipeline.optimise import optimise
-from shardwise.search.space import divisors
+from shardwise.search.micro_batches import divisors
 
 
 def shardwise(*arguments):

@@ -132,3 +132,17 @@ def test_what_is_counted_is_what_is_searched(only):
 )
 def test_conditions_that_exclude_each_other_are_named(only, told):
     assert told in api.why_nothing(api.plan("llama-3-8b", "8xh100", global_batch=64, only=only))
+
+
+def sizes(model, cluster, batch, seq, only=""):
+    return [int(size) for size in Space(question=asked(model, cluster, batch, seq, only=only)).count()[1]["mbs"]]
+
+
+def test_micro_batches_end_where_their_tokens_fill_a_gpu():
+    few = [1, 2, 4, 8, 16]
+    assert sizes("llama-3-8b", "8xh100", 2048, 2048) == few
+    assert sizes("dit-xl-2", "8xh100", 2048, 256) == [*few, 32, 64, 128, 256]
+    assert sizes("whisper-large-v3", "8xh100", 2048, 448) == [*few, 32]  # a recording is 1,500 tokens of its tower
+    octaves = [25, 50, 125, 250]  # the largest of each
+    assert sizes("dit-xl-2", "8xh100", 1000, 256) == [1, 2, 4, 5, 8, 10, *octaves]
+    assert sizes("dit-xl-2", "8xh100", 2048, 256, only="mbs=16,512") == [16, 512]

@@ -139,6 +139,24 @@ def test_plans_are_pinned_edited_and_compared(look):
     assert page.locator(".compare-table thead th").count() == 3
 
 
+def test_a_slow_answer_does_not_bring_back_what_one_has_left(look):
+    """On a busy machine the view jumped back to the strategy before, and a click on its pin took that one off."""
+    page, held = look.page, []
+    page.route("**/api/step", lambda route: held.append(route))  # noqa: PLW0108 - playwright asks it for its code
+    look.inside()
+    page.fill("#why-input", "pp2")
+    page.click(".why-form button >> nth=1")
+    page.wait_for_function(f"() => document.querySelector('{CHIPS}').innerText.includes('pp2')")
+    for _ in range(2):  # the first strategy's answer comes now, the second's later than a hand takes to rest
+        while not held:
+            page.wait_for_timeout(50)
+        page.wait_for_timeout(700)
+        assert "pp2" in page.inner_text(CHIPS)
+        held.pop(0).continue_()
+    page.wait_for_timeout(700)
+    assert "pp2" in page.inner_text(CHIPS)
+
+
 def test_a_link_shows_the_same_again(look):
     page = look.planned(lang="zh", theme="dark")
     page.click("table.best tbody tr >> nth=1")

@@ -102,6 +102,7 @@ def rehearse(
     repeats: int = 3,
     result: Source | None = None,
     trace: str | None = None,
+    executing: Callable[[Path], object] | None = None,
 ) -> Rehearsal:
     """One rank of a plan run here, all other ranks faked, and held against the prediction.
 
@@ -109,7 +110,7 @@ def rehearse(
     `meta` counts its memory without a GPU; `builder`: `megatron` lets Megatron-Core build the rank, `torchtitan`
     torchtitan's trainer; `read`: a result that the program wrote elsewhere, in place of running it; `repeats`:
     iterations that are timed; `result`: a file that keeps the program's result; `trace`: of a traced module the file
-    and function that build it, `my_model.py:build`, which is executed.
+    and function that build it, `my_model.py:build`, which is executed; `executing`: called with that file before.
     """
     from shardwise.api.reading import as_plan
     from shardwise.measure.rehearse import rehearse as run
@@ -117,7 +118,9 @@ def rehearse(
     whole = as_plan(plan, "rehearse")
     if read:
         return run.read(whole, read, rank)
-    return run.run(whole, rank, device=device, builder=builder, repeats=repeats, keep=result, trace=trace)
+    return run.run(
+        whole, rank, device=device, builder=builder, repeats=repeats, keep=result, trace=trace, executing=executing
+    )
 
 
 def rehearsal_program(

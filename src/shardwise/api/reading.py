@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # not from typing: who presses Ctrl-C while that loads would see a traceback of Python's
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -42,13 +42,16 @@ def read_model(source: Source) -> Loaded[Model]:
     return read_model(source)
 
 
-def trace_module(source: str, inputs: Sequence[str] | str, *, dtype: str = "bf16", name: str = "") -> Model:
+def trace_module(
+    source: str, inputs: Sequence[str] | str, *, dtype: str = "bf16", name: str = "",
+    executing: Callable[[Path], object] | None = None,
+) -> Model:  # fmt: skip
     """A model out of any PyTorch module, followed forward and backward on fake tensors; no weights are made.
 
     `source`: a file and a function of it that gives the module, such as `my_model.py:build`: the file is executed, it
     is your code; `inputs`: what the module is called with, such as `ids=1x4096:int64`, the first number being samples;
     `dtype`: format of its parameters; `name`: what the model is called, by default as the function, or as its file
-    where that is `build`.
+    where that is `build`; `executing`: called with the file when all else is in order, before it is executed.
     """
     from pathlib import Path
 
@@ -56,7 +59,7 @@ def trace_module(source: str, inputs: Sequence[str] | str, *, dtype: str = "bf16
     from shardwise.frameworks.torch.trace import trace
     from shardwise.inputs.traced_model import traced_model
 
-    found = trace(source, [inputs] if isinstance(inputs, str) else inputs, dtype)
+    found = trace(source, [inputs] if isinstance(inputs, str) else inputs, dtype, executing=executing)
     file, _, function = source.rpartition(":")
     called = name or (Path(file).stem if function == "build" else function)
     return checked_model(traced_model(called, found), source)

@@ -18,7 +18,6 @@ from shardwise.check.values import value_faults
 from shardwise.check.world import with_dp
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.cluster import Cluster
-from shardwise.inputs.documents import Documents, Packing
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
@@ -58,20 +57,17 @@ def ensure(model: Model, cluster: Cluster, strategy: Strategy, runtime: Runtime)
         raise InputError(faults)
 
 
-def refuse_unsound(
-    model: Model, cluster: Cluster, runtime: Runtime, seq: int, documents: Documents | None = None,
-    packing: Packing = "packed",
-) -> None:  # fmt: skip
-    """Raise what is wrong with the model, the cluster and the data: no split would mend it."""
-    plain = Strategy(
-        dp=cluster.gpus, global_batch=cluster.gpus, seq=seq, runtime=runtime.name, documents=documents, packing=packing
-    )
+_DATA = ("seq", "documents", "packing", "source", "images", "image_imbalance", "image_size", "frozen")
+
+
+def refuse_unsound(model: Model, cluster: Cluster, runtime: Runtime, asked: Strategy) -> None:
+    """Raise what is wrong with the model, the cluster and the data that is asked for: no split would mend it."""
+    data = {name: getattr(asked, name) for name in _DATA}
+    plain = Strategy(dp=cluster.gpus, global_batch=cluster.gpus, runtime=runtime.name, **data)
+    about = {f"strategy.{name}" for name in _DATA}
     faults = check(model, cluster, plain, runtime)
-    if own := [fault for fault in faults if fault.path.startswith(_DATA) or not fault.path.startswith("strategy.")]:
+    if own := [one for one in faults if not one.path.startswith("strategy.") or _fields([one]) <= about]:
         raise InputError(own)
-
-
-_DATA = ("strategy.seq", "strategy.documents", "strategy.packing")
 
 
 def _fields(faults: Iterable[Fault]) -> frozenset[str]:

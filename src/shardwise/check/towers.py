@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from shardwise.check.rule import Combination, divisors_near, either, rule
 from shardwise.errors import Fault
 from shardwise.inputs.model import Model
 
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 _TOWERS = ("model.towers", "model.stem", "model.projector", "model.vocab")
 
 
@@ -31,8 +33,9 @@ def tower_faults(model: Model) -> Iterator[Fault]:
         yield Fault("model.towers", f"stand before a model that reads tokens, not before {what}; drop one of the two")
     yield from _stem_faults(model, "model")
     names = [tower.name for tower in model.towers]
-    if "" in names or len(set(names)) < len(names):
-        yield Fault("model.towers", f"need a name each, all different, not {', '.join(map(repr, names))}")
+    if len(set(names)) < len(names) or not all(map(_NAME.fullmatch, names)):
+        told = "all different, of small letters, digits, - and _, as frozen= says them"
+        yield Fault("model.towers", f"need a name each, {told}, not {', '.join(map(repr, names))}")
     if sum(tower.projector is None for tower in model.towers) > 1:
         yield Fault("model.towers", "two have no projector, but layers attend to one encoder; give one a projector")
     for index, tower in enumerate(model.towers):
@@ -90,6 +93,8 @@ def said_of_inputs(case: Combination) -> Iterator[Fault]:
             yield Fault(f"strategy.{name}", f"{model.name} reads no pictures or recordings; drop {word}")
     if model.stem and s.images != 1:
         yield Fault("strategy.images", f"{s.images:g}, but a sample of {model.name} is one picture; drop images=")
+    for name in sorted({name for name in s.frozen if s.frozen.count(name) > 1}):
+        yield Fault("strategy.frozen", f"says {name} twice; keep one")
     for strange in sorted(set(s.frozen) - set(names)):
         told = f"{strange!r} is no tower of {model.name}"
         yield Fault("strategy.frozen", f"{told}; {f'choose {either(names)}' if names else 'it has none: drop it'}")
@@ -100,7 +105,7 @@ def said_of_inputs(case: Combination) -> Iterator[Fault]:
         yield Fault("strategy.image_size", f"{s.image_size} is no multiple of the patch {patch} of {one.name}; {near}")
 
 
-@rule("seq", "images", "image_size", *_TOWERS)
+@rule("seq", "images", "image_imbalance", "image_size", *_TOWERS)
 def tokens_of_pictures(case: Combination) -> Iterator[Fault]:
     model, s = case.model, case.strategy
     if not (model.towers or model.stem):
@@ -108,10 +113,13 @@ def tokens_of_pictures(case: Combination) -> Iterator[Fault]:
     if model.stem and (wanted := model.stem.tokens(s.image_size)) != s.seq:
         told = f"a picture of {s.image_size or model.stem.size} is {wanted} tokens"
         yield Fault("strategy.seq", f"{s.seq}, but {told} of {model.name}; use seq {wanted}")
-    taken = {one.name: s.images * handed_tokens(one, s.image_size) for one in model.towers if one.projector}
+    most = s.images * s.image_imbalance
+    taken = {one.name: most * handed_tokens(one, s.image_size) for one in model.towers if one.projector}
     if sum(taken.values()) > s.seq:
         told = " and ".join(f"{count:,.0f} of {name}" for name, count in taken.items())
-        yield Fault("strategy.seq", f"{s.seq} tokens do not hold {told}; raise seq, or lower images= or pixels")
+        fullest = f" in the fullest micro batch ({s.images:g} x {s.image_imbalance:g})" if s.image_imbalance > 1 else ""
+        cure = f"raise seq, or lower images={' or its imbalance' if fullest else ''} or pixels"
+        yield Fault("strategy.seq", f"{s.seq} tokens do not hold {told}{fullest}; {cure}")
 
 
 def handed_tokens(tower: Model, size: int = 0) -> float:

@@ -8,7 +8,7 @@ from shardwise.check.rule import Combination, divisors_near, either, rule
 from shardwise.errors import Fault
 from shardwise.inputs.load import load_runtime, runtime_names
 from shardwise.inputs.model import Model
-from shardwise.inputs.traced import Line, Traced, TracedOp
+from shardwise.inputs.traced import Line, Traced, TracedCut, TracedOp
 from shardwise.inputs.traced_model import disagreements
 
 MOST_OPS = 20_000
@@ -96,7 +96,11 @@ def traced_faults(model: Model) -> Iterator[Fault]:
 
 
 def _faults(traced: Traced) -> Iterator[Fault]:
-    if not traced.order or any(not 0 <= kind < len(traced.kinds) for kind in traced.order):
+    idle = [kind.name for kind in traced.kinds if not kind.ops]
+    if idle or not traced.kinds:
+        told = f"{idle[0]} has no operators" if idle else "are missing: a module has blocks"
+        yield Fault("model.traced.kinds", f"{told}; trace it again")
+    elif not traced.order or any(not 0 <= kind < len(traced.kinds) for kind in traced.order):
         yield Fault("model.traced.order", f"must name kinds from 0 to {len(traced.kinds) - 1}, one for every block")
     names = [kind.name for kind in traced.kinds]
     if len(set(names)) != len(names) or {"embedding", "head", ""} & set(names):
@@ -125,8 +129,14 @@ def _absurd(op: TracedOp) -> bool:
     difference of two measured peaks, and may be below nothing at few samples.
     """
     own = (op.bytes_f, op.bytes_b, op.kept, *op.shape)
-    more = op.cut is not None and (op.cut.params > op.params or sum(op.cut.kept) > sum(op.kept) + 0.5)
+    more = op.cut is not None and (op.cut.params > op.params or any(_parts_beyond(op, op.cut)))
     return more or any(sum(line) < -0.5 for line in own)
+
+
+def _parts_beyond(op: TracedOp, cut: TracedCut) -> Iterator[bool]:
+    """Whether a part is more than its whole, for one sample."""
+    for part, whole in ((cut.kept, op.kept), *zip(cut.shape, op.shape, strict=False)):
+        yield sum(part) > sum(whole) * (1 + 1e-9) + 0.5
 
 
 def _lines(traced: Traced) -> Iterator[Line]:

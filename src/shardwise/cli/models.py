@@ -55,8 +55,7 @@ def command(
 
 
 def _trace(source: str, inputs: tuple[str, ...], dtype: str, out: str | None, output: Output) -> None:
-    output.note(f"{source.rpartition(':')[0]} is executed now: it is your code, and may do whatever you may")
-    found = api.trace_module(source, inputs, dtype=dtype)
+    found = api.trace_module(source, inputs, dtype=dtype, executing=output.note_executed)
     if out:
         write_text(out, to_json(found))
         once_written(lambda: output.say(f"wrote {out}; plan it with --seq {found.traced.seq if found.traced else 1}"))

@@ -58,6 +58,10 @@ class Output:
         if not self.quiet:
             show(f"note: {text}", err=True)
 
+    def note_executed(self, file: Path) -> None:
+        """That code of the user's runs."""
+        self.note(f"{file} is executed now: it is your code, and may do whatever you may")
+
     def note_lack(self) -> None:
         """Say, once, that there was work for the C kernels and that they are not there."""
         from shardwise import kernels

@@ -158,7 +158,8 @@ def _say(answer: Answer, output: Output, top: int, only: str, *, explain: bool) 
     from shardwise.report import estimate as tables
 
     question = answer.question
-    for note in tables.unmeasured(question.cluster, question.runtime.name):
+    supported = tables.unmeasured(question.cluster, question.runtime.name)
+    for note in (*supported, *tables.presumed(question.model, question.base)):
         output.note(note)
     if question.conditions != " ".join(only.split()):  # it was a plan, which has its own
         output.note(report.kept_note("the search", question.conditions))

@@ -185,7 +185,7 @@ def _searched(question: OperatorQuestion, options: dict[str, Any], output: Outpu
     state = Progress(title="stages", show=show_seconds, live=not output.quiet and sys.stderr.isatty())
 
     def follow(standing: Standing) -> None:
-        state.evaluated = standing.solved
+        state.title, state.evaluated = standing.of, standing.solved
         state.update(evaluated=0, best=standing.best, bound=standing.bound or None)
 
     try:

@@ -47,17 +47,14 @@ def command(plan: str, output: Output, *, write: str | None, out: str | None, **
     shardwise rehearse plan.json --with torchtitan --device meta       torchtitan's trainer, its memory counted
     shardwise rehearse plan.json --trace my_model.py:build --device meta   your own module, its memory counted
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    if options["trace"]:
-        if write:
-            told = "writes a program that needs torch alone, and your module's file is not in it; leave --write out"
-            raise InputError(Fault("--write", told))
-        file = options["trace"].rpartition(":")[0]
-        output.note(f"{file} is executed now: it is your code, and may do whatever you may")
+    if options["trace"] and write:
+        told = "writes a program that needs torch alone, and your module's file is not in it; leave --write out"
+        raise InputError(Fault("--write", told))
     if write and not options["read"]:
         made = {name: options[name] for name in ("rank", "device", "builder")}
         _write(plan, write, api.rehearsal_program(plan, **made), output)
         return
-    found = api.rehearse(plan, **options)
+    found = api.rehearse(plan, executing=output.note_executed, **options)
     _say(found, output)
     if out:
         api.write_plan(found.plan, out)

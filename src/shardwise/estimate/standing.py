@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
+from operator import add, sub
 from typing import NamedTuple
 
 from shardwise.cost.chunk import BlockRun, Chunk, chunk_of, combined
 from shardwise.cost.layer import ENDS
 from shardwise.cost.memory import footprint_of
 from shardwise.cost.network import send
+from shardwise.cost.seconds import meet
 from shardwise.errors import InputError
 from shardwise.estimate.estimate import Estimate, estimate
 from shardwise.estimate.setup import Setup, setup_of
@@ -48,57 +51,95 @@ def standings(found: Estimate) -> tuple[TowerPlace, ...]:
     if not model.towers or s.pp == 1 or s.vpp > 1:
         return ()
     towers = model.depth - model.layers
+    taken = _taken(_whole(found))
+    behind = _evened(taken, range(towers, model.depth), s.pp)
+    cuts = {
+        FIRST: _first(taken, towers, behind[s.pp - 1]),
+        OWN: _own(_evened(taken, range(towers), s.pp), behind, s.pp),
+        EVEN: [_evened(taken, range(model.depth), s.pp)[s.pp][0]],
+    }
     rows = [_row(found, ASKED)]
-    cuts = {FIRST: _first(towers, model.layers, s.pp), OWN: _own(found, towers), EVEN: [_even(found)]}
     for name, ways in cuts.items():
-        tried = [one for way in ways if (one := _cut(found, way)) is not None]
+        likely = sorted(way for way in ways if way)[:TRIED]
+        tried = [one for way in likely if (one := _cut(found, way.layers)) is not None]
         if tried:
             rows.append(_row(min(tried, key=lambda one: one.iteration_seconds), name))
-    copied = None if model.crosses or model.layers < s.pp else _copied(found)
+    copied = None if model.crosses else _copied(found, behind[s.pp][0])
     return (*rows, copied) if copied else tuple(rows)
 
 
-def _shared(layers: int, stages: int) -> tuple[int, ...]:
-    """Evenly, the longer ones before the last."""
-    each, more = divmod(layers, stages)
-    return tuple(each + (index < more) for index in range(stages))
+class TowerCut(NamedTuple):
+    """Layers in a row, cut into stages."""
+
+    slowest: float
+    """Seconds of the slowest stage."""
+    squares: float
+    """Of the seconds of every stage, in sum: of equally slow cuts the one that is most even."""
+    layers: tuple[int, ...]
 
 
-def _first(towers: int, layers: int, pp: int) -> Iterator[tuple[int, ...]]:
+def _taken(whole: Setup) -> list[list[float]]:
+    """Seconds of both passes, on the device and on the host each, of all layers before each; the ends are taken with
+    the layer beside them.
+    """
+    layers: list[list[float]] = []
+    before = [0.0] * 4
+    for (block, repeat), end in ((run, run.block.name in ENDS) for run in whole.chunks[0].runs):
+        back = combined(block.i, block.w, block.recompute)
+        each = [block.f.device, block.f.host, back.device, back.host]
+        for _ in range(repeat):
+            if not end:
+                layers.append([*map(add, before, each)])
+            elif layers:
+                layers[-1] = [*map(add, layers[-1], each)]
+            before = each if end and not layers else [0.0] * 4
+    return [*accumulate(layers, lambda one, other: [*map(add, one, other)], initial=[0.0] * 4)]
+
+
+def _stage(taken: Sequence[list[float]], first: int, end: int) -> float:
+    device, host, back, again = map(sub, taken[end], taken[first])
+    return meet(device, host) + meet(back, again)
+
+
+def _evened(taken: Sequence[list[float]], among: range, most: int) -> list[list[TowerCut | None]]:
+    """By the number of stages, up to `most`, and by the layer of a range that it begins with: the cut of all from there
+    on whose slowest stage is fastest; none where there are too few.
+    """
+    spans = [[_stage(taken, first, end) for end in range(first + 1, among.stop + 1)] for first in among]
+    found: list[list[TowerCut | None]] = [[], [TowerCut(span[-1], span[-1] ** 2, (len(span),)) for span in spans]]
+    for _ in range(2, most + 1):
+        found.append([_ahead(span, found[-1][index + 1 :]) for index, span in enumerate(spans)])
+    return found
+
+
+def _ahead(span: Sequence[float], behind: Sequence[TowerCut | None]) -> TowerCut | None:
+    """The best first stage in front of the cuts of what is left."""
+    best: TowerCut | None = None
+    for count, (own, rest) in enumerate(zip(span, behind, strict=False), 1):
+        if best and own > best.slowest:
+            break
+        if rest:
+            made = TowerCut(max(own, rest.slowest), own * own + rest.squares, (count, *rest.layers))
+            best = min(best, made) if best else made
+    return best
+
+
+def _first(taken: Sequence[list[float]], towers: int, behind: Sequence[TowerCut | None]) -> Iterator[TowerCut]:
     """All towers on the first stage, beside so many layers of the model."""
-    most = min(layers - pp + 1, layers // pp)
-    step = max(1, -(-(most + 1) // TRIED))
-    for beside in range(1, most + 1, step):
-        yield (towers + beside, *_shared(layers - beside, pp - 1))
+    for beside, rest in enumerate(behind):
+        if rest and beside:
+            own = _stage(taken, 0, towers + beside)
+            yield TowerCut(max(own, rest.slowest), own * own + rest.squares, (towers + beside, *rest.layers))
 
 
-def _own(found: Estimate, towers: int) -> Iterator[tuple[int, ...]]:
-    """The first stages hold towers alone: as many as their share of the work says, and their neighbours."""
-    pp, layers = found.strategy.pp, found.model.layers
-    counts = range(1, min(pp - 1, towers) + 1)
-    for stages in sorted(counts, key=lambda count: (count > TRIED, count))[:TRIED]:
-        if layers >= pp - stages:
-            yield (*_shared(towers, stages), *_shared(layers, pp - stages))
-
-
-def _even(found: Estimate) -> tuple[int, ...]:
-    """Stages that take as long as each other, as far as layers let them."""
-    pp = found.strategy.pp
-    runs = _whole(found).chunks[0].runs
-    each = [combined(run.block.f, run.block.i, run.block.w, run.block.recompute).total for run in runs]
-    layers = [seconds for run, seconds in zip(runs, each, strict=True) for _ in range(run.repeat)]
-    names = [run.block.name for run in runs for _ in range(run.repeat)]
-    share, done, counts = sum(layers) / pp, 0.0, [0] * pp
-    left = sum(name not in ENDS for name in names)
-    for name, seconds in zip(names, layers, strict=True):
-        if name not in ENDS:
-            wanted = min(pp - 1, int((done + seconds / 2) / share))
-            rank = max(index for index in range(wanted + 1) if index == 0 or counts[index - 1])
-            rank = max(rank, pp - left)  # a layer for every stage that is left
-            counts[rank] += 1
-            left -= 1
-        done += seconds
-    return tuple(counts)
+def _own(
+    ahead: Sequence[Sequence[TowerCut | None]], behind: Sequence[Sequence[TowerCut | None]], pp: int
+) -> Iterator[TowerCut]:
+    """The first stages hold towers alone, the others none."""
+    for stages in range(1, pp):
+        one, two = ahead[stages][0], behind[pp - stages][0]
+        if one and two:
+            yield TowerCut(max(one.slowest, two.slowest), one.squares + two.squares, (*one.layers, *two.layers))
 
 
 def _whole(found: Estimate) -> Setup:
@@ -139,12 +180,13 @@ def _why(found: Estimate) -> str:
     return f"stage {rank} ({held}) takes {show_seconds(slowest)}, {slowest / mean - 1:.0%} above the mean"
 
 
-def _copied(found: Estimate) -> TowerPlace | None:
+def _copied(found: Estimate, cut: TowerCut | None) -> TowerPlace | None:
     """The model alone, and the towers beside it on every rank; none where it cannot run without them."""
+    if cut is None:
+        return None
     s, model = found.strategy, found.model
     plain = {"images": 1.0, "image_size": 0, "source": 0, "frozen": (), "image_imbalance": 1.0}
-    even = () if model.layers % s.pp == 0 else _shared(model.layers, s.pp)
-    spread = {"layers": even, "first_layers": 0, "last_layers": 0, "recompute": replace(s.recompute, layers=())}
+    spread = {"layers": cut.layers, "first_layers": 0, "last_layers": 0, "recompute": replace(s.recompute, layers=())}
     try:
         alone = estimate(replace(model, towers=()), found.cluster, replace(s, **plain, **spread))  # type: ignore[arg-type]
     except InputError:

@@ -141,7 +141,7 @@ def refusal(number: float, row: Scalar, *, unit: bool = False) -> str:
     if number < row.least or (row.above and number == row.least):
         return f"{shown(number)} is too small; it must be {'above' if row.above else 'at least'} {shown(row.least)}"
     if number > row.most:
-        return f"{shown(number)} is too large; it must be at most {shown(row.most)}"
+        return f"{shown(number)} is too large; it must be at most {shown(float(row.most))}"
     return _implausible(number, row, () if unit else _OFFERS.get(row.kind, ()))
 
 

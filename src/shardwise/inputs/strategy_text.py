@@ -140,6 +140,8 @@ def _parse_word(word: str, *, files: bool) -> Given:
     axis, _, value = word.partition("=")
     named = [value for name, value in _FLAGS.values() if name == axis and isinstance(value, str)]
     if named:  # schedule=zb-v is zb-v
+        if word == axis:
+            raise InputError(f"{axis}: write which, as in {axis}={named[-1]}; known: {', '.join(named)}")
         if value not in named:
             raise UnknownNameError(axis, value, named)
         return {axis: value}
@@ -155,6 +157,8 @@ def _parse_word(word: str, *, files: bool) -> Given:
     number = _WORD.fullmatch(word)
     if number and number[1] in _NUMBERS:
         name = _NUMBERS[number[1]]
+        if name in {"source", "image_size"} and not int(number[2]):
+            raise InputError(Fault(f"strategy.{name}", f"{word} says nothing; give a number, or leave {number[1]} out"))
         return {name: _whole(number[2], name)}
     raise _unknown(word)
 

@@ -138,11 +138,16 @@ def shard_of(model: Model, strategy: Strategy, runtime: Runtime, gpu: Gpu | None
     return shard._replace(towers=tuple(_tower(shard, tower, strategy) for tower in model.towers))
 
 
+def tokens_read(tower: Model, strategy: Strategy) -> tuple[float, int]:
+    """What a tower reads of a sample at most: how many pictures, recordings or texts, and the tokens of each."""
+    if tower.stem is None:
+        return 1.0, strategy.source or strategy.seq
+    return strategy.images * strategy.image_imbalance, tower.stem.tokens(strategy.image_size)
+
+
 def _tower(shard: Shard, tower: Model, strategy: Strategy) -> Shard:
     """Its tokens are those of a micro batch's pictures, recordings or texts; every picture attends to itself."""
-    stem = tower.stem
-    each = stem.tokens(strategy.image_size) if stem else strategy.source or strategy.seq
-    pictures = strategy.images * strategy.image_imbalance if stem else 1.0
+    pictures, each = tokens_read(tower, strategy)
     return shard._replace(
         model=tower, samples=strategy.micro_batch * pictures, seq=each, whole_seq=each,  # type: ignore[arg-type]
         tokens=strategy.micro_batch * pictures * each, documents=None, frozen=tower.name in strategy.frozen,

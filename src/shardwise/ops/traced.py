@@ -84,15 +84,19 @@ def _rank_of(op: Op, cut: TracedCut, samples: float, tp: int) -> Op:
     """A rank's part of an operator, and what the ranks add up."""
     gone = 1.0 - 1.0 / tp
 
-    def left(whole: float, line: Line) -> float:
+    def live(whole: float, line: Line) -> float:
         # what is divided may have grown, where a peak is another one's
         return max(0.0, whole - gone * (line[0] + line[1] * samples))
+
+    def left(whole: float, line: Line) -> float:
+        # lines through two numbers of samples may cross further out: no rank has less than an even part
+        return max(whole / tp, live(whole, line))
 
     sums = ("F", at(cut.sums_f, samples)), ("I", at(cut.sums_b, samples))
     shape = tuple(map(left, op.shape, cut.shape)) if cut.shape else op.shape
     return op._replace(
         shape=shape, bytes_f=left(op.bytes_f, cut.bytes_f), bytes_b=left(op.bytes_b, cut.bytes_b),
-        kept=left(op.kept, cut.kept), extra_f=left(op.extra_f, cut.extra_f), extra_b=left(op.extra_b, cut.extra_b),
+        kept=left(op.kept, cut.kept), extra_f=live(op.extra_f, cut.extra_f), extra_b=live(op.extra_b, cut.extra_b),
         params=op.params - gone * cut.params,
         comms=tuple(Comm("all-reduce", "tp", size, phase) for phase, size in sums if size),  # type: ignore[arg-type]
     )  # fmt: skip

@@ -22,7 +22,9 @@ class Standing:
     """Seconds of the best plan so far."""
     bound: float
     solved: int
-    """Stages, or plans, that were looked at."""
+    """Stages, plans or strategies that were looked at."""
+    of: str = "stages"
+    """What was counted."""
 
 
 Report = Callable[[Standing], None]

@@ -24,6 +24,7 @@ from shardwise.per_op.tables import sample_counts
 from shardwise.search.api import answer_of, question_of
 from shardwise.search.findings import Stop
 from shardwise.search.question import Answer
+from shardwise.search.search import Search
 
 SAME = 1e-9
 """Share of the seconds below which two answers are one."""
@@ -81,7 +82,7 @@ def best_of(
 ) -> OperatorAnswer:
     """The faster of the best strategy and of what a search per operator finds, which is given its CPU seconds."""
     deadline = Deadline(float("inf") if limit is None else limit)
-    others = strategies(question, schedule, limit, stop)
+    others = strategies(question, schedule, limit, stop, report)
     if others.interrupted:
         return _alone(question, others, KeyboardInterrupt())
     try:
@@ -95,7 +96,11 @@ def best_of(
 
 
 def strategies(
-    question: OperatorQuestion, schedule: str | None = None, limit: float | None = None, stop: Stop | None = None
+    question: OperatorQuestion,
+    schedule: str | None = None,
+    limit: float | None = None,
+    stop: Stop | None = None,
+    report: Report = silent,
 ) -> Strategies:
     """The fastest whole strategy under the conditions of a question; `limit`: CPU seconds that all is to take."""
     pricing = question.pricing
@@ -105,7 +110,7 @@ def strategies(
     asked = [(*question.only.split(), *order, *more) for more in _splits(question)]
     each, found = None if limit is None else PART * limit / len(asked), list[Answer]()
     for only in asked:
-        found += _searched(question, pricing, " ".join(only), each, stop)
+        found += _searched(question, pricing, " ".join(only), each, stop, report)
         if found and found[-1].interrupted:
             break
     best = min((one for one in found if one.fastest), key=_seconds, default=None)
@@ -128,15 +133,25 @@ def _splits(question: OperatorQuestion) -> Iterator[tuple[str, ...]]:
 
 
 def _searched(
-    question: OperatorQuestion, pricing: OperatorPricing, only: str, limit: float | None, stop: Stop | None
+    question: OperatorQuestion,
+    pricing: OperatorPricing,
+    only: str,
+    limit: float | None,
+    stop: Stop | None,
+    report: Report,
 ) -> Iterator[Answer]:
     """None where the runtime has no such strategy."""
+
+    def told(search: Search) -> None:
+        best = search.best.seconds if search.best else None
+        report(Standing(best=best, bound=0.0, solved=search.points, of="strategies"))
+
     try:
         asked = question_of(
             pricing.model, pricing.cluster, global_batch=question.global_batch, seq=question.seq, only=only,
             runtime=pricing.runtime, base=pricing.base, memory_margin=pricing.cluster.gpu.memory - question.limit,
         )  # fmt: skip
-        yield answer_of(asked, time_limit=limit, stop=stop, fastest=True)
+        yield answer_of(asked, time_limit=limit, stop=stop, report=told, fastest=True)
     except (InputError, InfeasibleError):
         return
 

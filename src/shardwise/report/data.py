@@ -20,7 +20,7 @@ from shardwise.plan.plan import Plan, proof_sentence
 from shardwise.plan.predict import provenance_of
 from shardwise.report.estimate import Table, between, chance, searched, summary
 from shardwise.search.nothing_fits import why_nothing
-from shardwise.search.question import COVERED, GAP, Answer, Candidate, NearestRun, Proposal, slower
+from shardwise.search.question import GAP, Answer, Candidate, NearestRun, Proposal, slower
 from shardwise.search.regret import unshown
 from shardwise.search.simplicity import kinds_of
 from shardwise.units import show_bytes, show_percent, show_seconds
@@ -182,7 +182,7 @@ def candidates(answer: Answer, top: int) -> Table:
 
 def space(answer: Answer) -> Iterator[str]:
     """What the bound covers, and the strategies of the space by axis."""
-    yield f"\nwhat the bound covers: {COVERED}"
+    yield f"\nwhat the bound covers: {answer.counts.covers}"
     yield "\nstrategies of the space by axis"
     for axis, found in answer.counts.axes.items():
         if len(found) > 1:

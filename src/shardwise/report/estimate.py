@@ -17,7 +17,9 @@ from shardwise.estimate.predictions import Figures, Searched, Stage, rank_gpus, 
 from shardwise.estimate.standing import standings
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.load import load_runtime
 from shardwise.inputs.mixed import Mixed, by_replica, kind_batches, kinds_of, replicas_of, stage_kinds
+from shardwise.inputs.model import Model
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.plan import Plan
 from shardwise.plan.proof import check_proof
@@ -269,13 +271,24 @@ def _bytes(value: float) -> str:
 
 def notes(found: Estimate) -> list[str]:
     """What the ledger of time says beside its numbers: corrections, shapes and GPUs that were never measured."""
-    return [*unmeasured(found.cluster, found.strategy.runtime), *ledger_notes(found)]
+    supported = unmeasured(found.cluster, found.strategy.runtime)
+    return [*supported, *presumed(found.model, found.strategy), *ledger_notes(found)]
 
 
 def ledger_notes(found: Estimate) -> list[str]:
     """Notes of the ledger of time that are no matter of course: every large run has stragglers."""
     parts = (part for part in (found.time, *found.time.leaves()) if part.note and part.name != "stragglers")
     return list(dict.fromkeys(f"{part.name}: {part.note}" for part in parts))
+
+
+def presumed(model: Model, strategy: Strategy) -> Iterator[str]:
+    """What is taken for granted where nothing is said: tokens that an encoder reads, a runtime that is no one's."""
+    if not strategy.source and any(tower.stem is None for tower in model.towers):
+        yield f"the encoder of {model.name} reads {strategy.seq:,} tokens, as many as seq says; source=N says another"
+    able = load_runtime(strategy.runtime).can.any_module
+    if not able and not model.traced and (model.towers or model.stem or not model.causal):
+        told = f"{model.name} is timed as {strategy.runtime} would run it, and we write no files of it for that"
+        yield f"{told}; --runtime huggingface is a program of your own in plain torch"
 
 
 def unmeasured(cluster: Cluster, runtime: str) -> Iterator[str]:

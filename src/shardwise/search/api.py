@@ -89,7 +89,7 @@ def question_of(
     shared = build({**kept, "global_batch": global_batch, "seq": seq, "runtime": runtime.name, **other})
     limit = memory_limit(model, cluster, shared.dtype, runtime, memory_margin)
     _refuse(model, cluster, shared, runtime, limit, wishes)
-    refuse_unsound(model, cluster, runtime, seq, shared.documents, shared.packing)
+    refuse_unsound(model, cluster, runtime, shared)
     return Question(
         model=model, cluster=cluster, runtime=runtime, base=shared, wishes=wishes,
         conditions=" ".join(only.split()), memory_limit=limit,

@@ -15,7 +15,7 @@ from shardwise.plan.plan import ProofPart
 from shardwise.search.cut_bound import Lessons
 from shardwise.search.executor import Executor, Serial
 from shardwise.search.mixed_screen import screen_of
-from shardwise.search.question import COVERED, GAP, MOST_SHOWN, Answer, Candidate, Point, Question, top_of
+from shardwise.search.question import GAP, MOST_SHOWN, Answer, Candidate, Point, Question, covered, top_of
 from shardwise.search.refine import NEAR, Refined, candidate_of
 from shardwise.search.screen import ScreenRows
 from shardwise.search.space import Space
@@ -149,7 +149,7 @@ class Findings:
         counts = Searched(
             strategies=total, simulated=self.points, simulations=self.simulations, screened=self.screened,
             too_large=self.too_large, pruned=self.pruned, left_open=total - self.points - self.pruned,
-            finished=self.finished, covers=COVERED, axes=axes,
+            finished=self.finished, covers=covered(axes), axes=axes,
         )  # fmt: skip
         tried = self._sorted()
         return Answer(

@@ -17,10 +17,10 @@ from shardwise.inputs.mixed import Mixed
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import SCHEDULES, V_SCHEDULES, Dtype, Optimizer, Strategy
+from shardwise.search.micro_batches import most_samples
 from shardwise.search.why import beside
 
 _MOST_DEGREE = 64
-_SIZES = (1, 2, 4, 8, 16)
 _CHUNKS = 8
 _SCALES = (0.25, 0.5, 1, 2, 4)
 
@@ -117,7 +117,7 @@ def _of_strategy(model: Model, cluster: Cluster, s: Strategy) -> Iterator[_Made]
     if model.moe is not None:
         yield _numbers("ep", s.ep, [n for n in degrees if model.moe.experts % n == 0])
     yield _numbers("zero", s.zero, range(4))
-    yield _numbers("mbs", s.micro_batch, _SIZES)
+    yield _numbers("mbs", s.micro_batch, (1 << n for n in range(most_samples(model, s).bit_length())))
     known = list(recomputes(model, s))
     again = known if s.recompute in known else [s.recompute, *known]
     yield "recompute", str(s.recompute), tuple(KnobChoice(str(one), f"recompute={one}") for one in again)

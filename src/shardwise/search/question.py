@@ -33,8 +33,6 @@ from shardwise.search.wishes import Wishes
 
 GAP = 0.005
 """How near the bound the best must be before the search stops of itself."""
-COVERED = "every cut of the layers into chunks of one layer or more, where the runtime cuts unevenly"
-"""Which cuts the bound is about."""
 MOST_SHOWN = 2000
 """Simulated strategies that an answer lists."""
 
@@ -304,6 +302,13 @@ class Answer:
         from shardwise.search.api import answer_html
 
         return answer_html(self)
+
+
+def covered(axes: dict[str, dict[str, int]]) -> str:
+    """What the bound is about: which cuts, and where micro batches end."""
+    cuts = "every cut of the layers into chunks of one layer or more, where the runtime cuts unevenly"
+    most = max(map(int, axes["mbs"]), default=0)
+    return f"{cuts}; micro batches of up to {most} sample{'s' if most > 1 else ''}" if most else cuts
 
 
 def merged(best: Answer, answers: Sequence[Answer], unseen: float) -> Answer:

@@ -1,8 +1,9 @@
 """Every strategy that the model, the cluster and the runtime allow, and how many there are along each axis.
 
 Limits of the space that are choices, not proofs: tp stays inside the innermost domain of the network (at least 8), a
-context parallel rank keeps 1,024 tokens or more, micro batches go up to 16 samples, experts have etp 1 or tp, HSDP
-shards inside a node, chunks number up to 8 a rank where they do not divide the layers.
+context parallel rank keeps 1,024 tokens or more, micro batches go up to 16 samples or, of short ones, to about 64k
+tokens (one size an octave), experts have etp 1 or tp, HSDP shards inside a node, chunks number up to 8 a rank where
+they do not divide the layers.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import product
-from math import gcd, isqrt
+from math import gcd
 from typing import Any
 
 from shardwise.check.check import check
@@ -20,11 +21,11 @@ from shardwise.check.runtime import dispatchers_on
 from shardwise.inputs.mixed import Mixed, kinds_of, shared_batches
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import V_SCHEDULES, Strategy
+from shardwise.search.micro_batches import divisors, micro_batches
 from shardwise.search.question import Base, Layout, Point, Question, ShardingChoice
 from shardwise.search.recomputes import AS_NEEDED, RecomputeKind, recompute_choices
 
 LEAST_TOKENS = 1024
-MOST_SAMPLES = 16
 MOST_UNEVEN_CHUNKS = 8
 SEARCHED = ("1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe-v", "gpipe")
 MIXED_SEARCHED = ("1f1b",)
@@ -35,12 +36,6 @@ that other one, or where they are asked for."""
 SWITCHES = ("compile", "dispatcher", "ep_overlap", "cuda_graphs", "offload", "grad_dtype", "optimizer", "rank_order")
 """Axes of a base that split nothing."""
 AXIS_NAMES = ("tp", "sp", "cp", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "mbs", "recompute", *SWITCHES)
-
-
-def divisors(number: int, most: int) -> list[int]:
-    """The divisors up to `most`; a batch or a cluster may have 18 digits, what is asked for of it is small."""
-    small = [n for n in range(1, min(most, isqrt(number)) + 1) if number % n == 0]
-    return small + [number // n for n in reversed(small) if n * n != number and number // n <= most]
 
 
 @lru_cache(maxsize=1024)
@@ -318,8 +313,9 @@ class Space:
                     yield ep, etp
 
     def _samples(self) -> list[int]:
-        named = [size for size in self.question.wishes.named("mbs") if self.question.base.global_batch % size == 0]
-        return sorted({*divisors(self.question.base.global_batch, MOST_SAMPLES), *named})
+        q = self.question
+        named = [size for size in q.wishes.named("mbs") if q.base.global_batch % size == 0]
+        return sorted({*micro_batches(q.model, q.base), *named})
 
     def _layouts(self, base: Base) -> Iterator[Layout]:
         q = self.question

@@ -2,12 +2,14 @@
 
 The cost model is asked once per layer kind and recipe; everything a row of the screen needs is a sum of these. A pass
 takes `meet(device, host)` seconds, which is not additive; a tangent of it is, and is never above it: exact where the
-device decides, and where the host does, exact for the model's most common layer.
+device decides, and where the host does, exact for all layers together. One tangent serves all kinds of layer: with one
+for each, a stage of kinds that the device and kinds that the host decides would seem to take more than it does.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -48,6 +50,11 @@ def tangent(seconds: Seconds) -> Weights:
         return Weights(1.0, 0.0)
     norm = (SHOWN * device**4 + host**4) ** 0.25
     return Weights(SHOWN * (device / norm) ** 3, (host / norm) ** 3)
+
+
+def along(passes: Iterable[tuple[int, Seconds]]) -> Weights:
+    """The tangent at so many passes each, taken together: exact for a stage that has of every kind its share."""
+    return tangent(combined(*(Seconds(*(count * part for part in seconds)) for count, seconds in passes)))
 
 
 def backward(block: Block) -> Seconds:
@@ -122,8 +129,11 @@ def table_of(space: Space, base: Base, recipes: tuple[Recipe, ...] = (PLAIN,), g
     for block, repeat in ground.chunks[0].runs:
         key = (block.name, block.params)
         numbers[key], plain[key] = numbers.get(key, 0) + repeat, block
-    first = next(block for block in plain.values() if block.name == main)
-    tangents = tangent(first.f), tangent(backward(first))
+    layers = [(numbers[key], block) for key, block in plain.items() if block.name in order]
+    tangents = (
+        along((count, block.f) for count, block in layers),
+        along((count, backward(block)) for count, block in layers),
+    )
     offloads = base.offload == "activations"
     pieces: dict[tuple[str, float], LayerPiece] = {}
     for key, block in plain.items():
@@ -186,10 +196,9 @@ class QuickTable:
         self.runs: dict[Base, list[tuple[int, Seconds, Seconds]]] = {}
 
     def seconds(self, base: Base) -> float:
-        """These layers, both passes, which are tangents at the most common one, so that they add up."""
+        """These layers, both passes, which are tangents at all of them together, so that they add up."""
         runs = self.of(base)
-        _, ahead, back = max(runs, key=lambda run: run[0])
-        forth, again = tangent(ahead), tangent(back)
+        forth, again = along((count, f) for count, f, _ in runs), along((count, b) for count, _, b in runs)
         return sum(count * (forth.of(f) + again.of(b)) for count, f, b in runs)
 
     def of(self, base: Base) -> list[tuple[int, Seconds, Seconds]]:

@@ -92,7 +92,21 @@ def against(plan: Plan, asked: Strategy | str) -> Why:
     best = estimate_of(plan)
     order, asked_for = order_for(plan, other), asked_limit(plan)
     there = estimate(plan.model, plan.cluster, other, order=order, memory_limit=asked_for)
-    return replace(why(best, there, limit), note=note)
+    told = "; ".join(filter(None, (note, _other_work(plan.strategy, other))))
+    return replace(why(best, there, limit), note=told)
+
+
+_WORK = (
+    "global_batch", "seq", "source", "images", "image_imbalance", "image_size", "frozen", "lora", "documents",
+    "packing",
+)  # fmt: skip
+"""What an iteration does, whatever the split."""
+
+
+def _other_work(plan: Strategy, other: Strategy) -> str:
+    """That two iterations do not do the same; empty: they do."""
+    apart = difference(plan, replace(plan, **{name: getattr(other, name) for name in _WORK}))
+    return apart and f"the two do not do the same work ({apart}): their times are of different iterations"
 
 
 def _asked(plan: Plan, text: str) -> tuple[Strategy, str]:

@@ -196,7 +196,7 @@ def _profiled(given: OperatorOptions) -> tuple[OperatorOptions, Profile, Chain]:
         raise InputError(
             Fault("--profiles", "is missing; give a folder of operator profiles, or MODEL and --cluster to make one")
         )
-    refuse_unsound(given.model, given.cluster, given.runtime, given.seq or SEQ)
+    refuse_unsound(given.model, given.cluster, given.runtime, Strategy(seq=given.seq or SEQ))
     profile = make_profile(given.model, given.cluster, given.runtime, seq=given.seq or SEQ)
     return given, profile, own_chain(profile)
 
@@ -211,7 +211,7 @@ def _read_measured(given: OperatorOptions, path: str) -> tuple[Model, Profile]:
     if given.seq not in {None, seq}:
         said = f"is {given.seq}, the operators were measured at {seq}"
         raise InputError(Fault("--seq", f"{said}: times and memory would not hold; measure them at {given.seq}"))
-    refuse_unsound(model, given.cluster, given.runtime, seq)
+    refuse_unsound(model, given.cluster, given.runtime, Strategy(seq=seq))
     return model, measured_profile(data, model, given.cluster, given.runtime, title=path)
 
 
@@ -220,7 +220,7 @@ def to_measure(
 ) -> dict[str, object]:
     """What `probe --operators` should measure."""
     sizes = _numbers("--micro-batch", micro_batches)
-    refuse_unsound(model, cluster, runtime, seq or SEQ)
+    refuse_unsound(model, cluster, runtime, Strategy(seq=seq or SEQ))
     return operator_request(model, cluster, runtime, seq=seq or SEQ, micro_batches=sizes)
 
 

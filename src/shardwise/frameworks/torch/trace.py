@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -73,14 +73,18 @@ def _input(text: str) -> Input:
     return Input(name, tuple(sizes), TYPES.get(kind or "", ""))
 
 
-def trace(source: str, inputs: Sequence[str], dtype: str = "bf16") -> Traced:
+def trace(
+    source: str, inputs: Sequence[str], dtype: str = "bf16", *, executing: Callable[[Path], object] | None = None
+) -> Traced:
     """The module that `my_model.py:build` gives, followed forward and backward. The file is executed: it is the user's
-    code, and can do whatever its user can.
+    code, and can do whatever its user can; `executing` is told of it first.
     """
     asked, path, name = inputs_of(inputs), *file_of(source)
     if dtype not in DTYPES:
         raise InputError(Fault("dtype", f"{dtype!r} is no format to trace in; choose {', '.join(DTYPES)}"))
     with fake() as module_of:
+        if executing:
+            executing(path)
         module = module_of(path, name)
         return traced(module, asked, dtype, ",".join(inputs), source)
 

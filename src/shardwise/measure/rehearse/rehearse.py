@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -91,8 +92,11 @@ def run(
     repeats: int,
     keep: str | Path | None,
     trace: str | None = None,
+    executing: Callable[[Path], object] | None = None,
 ) -> Rehearsal:
-    """Run a rank here; `keep`: a file for the program's result; `trace`: the file of a traced module."""
+    """Run a rank here; `keep`: a file for the program's result; `trace`: the file of a traced module, `executing` is
+    called before that runs.
+    """
     spec = spec_for(plan, rank, device=device, builder=builder, trace=trace)
     if find_spec("torch") is None:
         raise MissingExtraError("rehearsing a rank", "torch")
@@ -102,6 +106,8 @@ def run(
     if device != "meta" and shutil.which("nvidia-smi") is None:
         way = "" if builder == "megatron" or spec.get("run_only") else ", or give --device meta"
         raise InputError(f"this machine has no GPU: write the program for one with --write FILE{way}")
+    if trace and executing:
+        executing(Path(trace.rpartition(":")[0]))
     result = count_module(spec) if trace else run_program(spec, device=device or "cuda", repeats=repeats)
     if keep:
         write_text(keep, to_json(result))

@@ -10,6 +10,7 @@ import { tips } from "./tooltip.js";
 const REST = 450; // milliseconds after which a hand rests, and what takes longer follows
 let queue = Promise.resolve(),
   ticket = 0,
+  asked = 0,
   resting = 0;
 
 /** The strategy in hand: of the search's question where that is asked for, else of the form's. */
@@ -53,6 +54,7 @@ export function carriedStep({ knobs, steps }, which, cluster = "") {
 async function take(question, strategy, change = "") {
   const own = ++ticket,
     before = state.question;
+  clearTimeout(resting);
   moveOn();
   try {
     const found = state.live
@@ -90,8 +92,12 @@ function rest(question, found) {
   }, REST);
 }
 
-/** Put a strategy in hand, as it was typed, chosen or found. */
-export const inHand = (question, strategy) => (queue = queue.then(() => take(question, strategy)));
+/** Put a strategy in hand, as it was typed, chosen or found; whatever was still on its way there is not wanted now. */
+export function inHand(question, strategy) {
+  const own = ++asked;
+  ticket += 1;
+  return (queue = queue.then(() => own === asked && take(question, strategy)));
+}
 
 /** The same strategy under a question that was changed: its batch, its GPUs, its model. */
 export const followQuestion = () => (queue = queue.then(follow));
