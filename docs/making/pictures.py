@@ -13,7 +13,7 @@ from making.diagrams import DIAGRAMS
 from shardwise.cli.main import run
 
 PICTURES = {
-    "pipeline": "schedule auto --pp 4 --vpp 2 --microbatches 8 --costs 10,11,9 --hop 1 --memory-limit 1p",
+    "pipeline": "schedule auto --pp 4 --vpp 2 --microbatches 8 --costs 10,11,9 --hop 1 --memory 1p",
     "one-f-one-b": "schedule 1f1b --pp 4 --microbatches 8 --costs 10,11,9",
     "zero-bubble": "schedule zb-h1 --pp 4 --microbatches 8 --costs 10,11,9",
     "v": "schedule zb-v --pp 4 --microbatches 8 --costs 5,5.5,4.5",

@@ -195,7 +195,7 @@ def test_chunks_that_a_schedule_has_otherwise_are_named(words, told):
         (["1f1b", "--group", "4"], "--group 4 changes nothing: only interleaved has groups"),
         (["zb-v", "--splits", "4"], "--splits 4 changes nothing: only seq-1f1b cuts sequences"),
         (["1f1b", "--effort", "0.5"], "--effort 0.5 changes nothing: only auto searches"),
-        (["1f1b", "--time-limit", "5"], "--time-limit 5 changes nothing: only auto searches"),
+        (["1f1b", "--time-limit", "5"], "--time 5 changes nothing: only auto searches"),
         (["1f1b", "--group", "4", "--compare", "interleaved"], ""),
         (["1f1b", "--effort", "0.1", "--compare", "auto"], ""),
     ],

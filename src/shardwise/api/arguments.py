@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from shardwise.errors import Fault
 
-_OTHER_NAMES = {"with": "builder", "time": "time_limit", "to": "target"}
+_OTHER_NAMES = {"with": "builder", "time": "time_limit", "memory": "memory_limit", "to": "target"}
 """Flags that are called otherwise in Python."""
 flags_are_told: set[int] = set()
 """Threads in which the command line calls, whose user knows flags; those of the page's server are not among them."""
@@ -163,15 +163,15 @@ def _what(value: object) -> str:
 
 
 def _without_flags(text: str, verb: Callable[..., Any]) -> str:
-    """`--memory-limit` -> `memory_limit`, where the verb has such an argument and no command line is quoted."""
+    """`--memory-margin` -> `memory_margin`, where the verb has such an argument and no command line is quoted."""
     import re
 
     names = _names(verb)
 
     def argument(found: re.Match[str]) -> str:
         flag = found["flag"] or ""
-        name = _OTHER_NAMES.get(flag, flag.replace("-", "_"))
-        return name if name in names else found[0]
+        called = (flag.replace("-", "_"), _OTHER_NAMES.get(flag, ""))
+        return next((name for name in called if name in names), found[0])
 
     flags = r"\bshardwise [a-z][^`;,\n]*|(?<![\w`-])--(?P<flag>[a-z][a-z0-9-]*)"
     return re.sub(flags, argument, re.sub(r"^MODEL\b", "model", text))

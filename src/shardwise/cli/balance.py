@@ -12,7 +12,7 @@ from shardwise import api
 from shardwise.cli.balance_loop import SHARED, loop
 from shardwise.cli.balance_patch import patch
 from shardwise.cli.balance_steps import dryrun, guide, quick
-from shardwise.cli.options import Number, numbers, share
+from shardwise.cli.options import Flag, Number, numbers, share
 from shardwise.cli.output import Output, markdown_option, output_options
 from shardwise.cli.progress import progress
 from shardwise.cli.report_files import Reports
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 @click.option("--low-memory", "-lm", type=Number("option.switch"), default=0, help="1: the low-memory interleave.")
 @click.option("--seq-split", "-seq", type=Number("option.splits"), default=1, help="Pieces of a sequence.")
 @click.option("--train", "-train", metavar="FILE", help="Training YAML: what pieces of a sequence hold whole.")
-@click.option("--time-limit", "-t", type=Number("option.time"), default=60.0, show_default=True,
-              help="CPU seconds, used up unless the answer is proven.")  # fmt: skip
+@click.option("--time", "-t", "time_limit", cls=Flag, also=("--time-limit",), type=Number("option.time"), default=60.0,
+              show_default=True, help="CPU seconds, used up unless the answer is proven.")  # fmt: skip
 @click.option(
     "--naive", "-naive", type=Number("option.switch"), default=0, help="1: compare with all and no recompute."
 )
@@ -77,7 +77,9 @@ if TYPE_CHECKING:
 @click.option("--html", metavar="FILE", help="The timeline as a page.")
 @click.option("--trace", metavar="FILE", help="The timeline for Perfetto.")
 @click.option("--plan", metavar="FILE", help="Balance a plan; or the plan that gets the layers.")
-@click.option("--write-plan", metavar="FILE", help="Write it with the new layers.")
+@click.option(
+    "--out", "write_plan", cls=Flag, also=("--write-plan",), metavar="FILE", help="Write it with the new layers."
+)
 @markdown_option
 @output_options
 @click.pass_context
@@ -88,7 +90,7 @@ def command(ctx: click.Context, /, output: Output, *, asks_guide: bool, **option
     shardwise balance guide --stages 16 --layers 96 --select --comm --both
     shardwise balance --init init.yaml -m demo -s 16 -i 3 -mb 16 -mem 56000 -lm 1
     shardwise balance --problem problem.json --json answer.json
-    shardwise balance --plan plan.json --write-plan balanced.json
+    shardwise balance --plan plan.json --out balanced.json
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     if ctx.invoked_subcommand is not None:
         return None
@@ -171,7 +173,7 @@ def _into(given: dict[str, Any], problem: Problem) -> Plan | None:
     if not given.keys() & set(_PLANS):
         return None
     if not given.keys() >= set(_PLANS):
-        raise InputError(Fault("--write-plan", "goes with --plan FILE, the plan whose layers are balanced; give both"))
+        raise InputError(Fault("--out", "goes with --plan FILE, the plan whose layers are balanced; give both"))
     plan = api.read_plan(given["plan"])
     try:
         api.refuse_other_pipeline(plan, problem)

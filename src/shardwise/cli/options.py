@@ -6,7 +6,7 @@ Flags, their types and their help come from the fields themselves (`inputs/descr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, get_args
 
 import click
@@ -88,10 +88,14 @@ MICROBATCHES = "Passes per iteration and replica, in place of --global-batch."
 
 
 class Flag(click.Option):
-    """An option whose other spellings are accepted but not shown."""
+    """An option whose other spellings are accepted but not shown; `also`: names that it had."""
+
+    def __init__(self, declared: Sequence[str], *, also: Sequence[str] = (), **words: Any) -> None:  # noqa: ANN401
+        super().__init__([*declared, *also], **words)
+        self.unseen = _HIDDEN | {*also}
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        every, self.opts = self.opts, [opt for opt in self.opts if opt not in _HIDDEN]
+        every, self.opts = self.opts, [opt for opt in self.opts if opt not in self.unseen]
         try:
             return super().get_help_record(ctx)
         finally:
@@ -100,6 +104,25 @@ class Flag(click.Option):
     def get_error_hint(self, ctx: click.Context | None) -> str:
         del ctx
         return self.opts[0]
+
+
+class GroupedCommand(click.Command):
+    """A verb whose help has its options in groups; what is in none of them comes last."""
+
+    def __init__(self, *args: Any, groups: Mapping[str, str] | None = None, **words: Any) -> None:  # noqa: ANN401
+        super().__init__(*args, **words)
+        self.groups = groups or {}
+        """Title -> names of parameters, spaces between them."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        told = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)}
+        grouped = {name for names in self.groups.values() for name in names.split()}
+        rest = " ".join(str(name) for name in told if name not in grouped)
+        for title, names in {**self.groups, "Else": rest}.items():
+            rows = [record for name in names.split() if (record := told.get(name)) and record[1]]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows, col_max=26)
 
 
 class Words(click.ParamType[str]):
@@ -302,7 +325,8 @@ def several(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 GLOBAL_BATCH = click.option(
     "--global-batch",
-    "--global-batch-size",
+    cls=Flag,
+    also=("--global-batch-size",),
     type=Number("Strategy.global_batch"),
     default=1024,
     metavar="N",

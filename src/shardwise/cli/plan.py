@@ -12,6 +12,7 @@ from shardwise.cli.options import (
     GLOBAL_BATCH,
     MODEL,
     PACKINGS,
+    GroupedCommand,
     Number,
     executor_options,
     fixes,
@@ -93,7 +94,16 @@ def _moved(_context: click.Context, _option: click.Parameter, value: str | None)
         raise InputError(Fault("--space", "per-op is a verb of its own: shardwise plan-operators"))
 
 
-@click.command("plan")
+_GROUPS = {
+    "What to train, and on what": "cluster global_batch seq documents packing runtime",
+    "Which strategies": "only fix memory memory_margin",
+    "How long to search": "gap time_limit workers executor address",
+    "What to say": "fastest top explain quiet",
+    "What to write": "out html svg trace operators snapshot rank md json_file",
+}
+
+
+@click.command("plan", cls=GroupedCommand, groups=_GROUPS)
 @click.argument("model", type=MODEL, required=False)
 @click.option("--cluster", "-c", type=CLUSTER, metavar="64xh100|FILE", help="What it runs on.")
 @_options

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardwise import api
-from shardwise.cli.options import CLUSTER, GLOBAL_BATCH, MODEL, F, Number, executor_options, several
+from shardwise.cli.options import CLUSTER, GLOBAL_BATCH, MODEL, F, Flag, Number, executor_options, several
 from shardwise.cli.output import Output, output_options
 from shardwise.cli.progress import Progress
 from shardwise.errors import Fault, InputError
@@ -83,8 +83,8 @@ _search_options = several(
           "Start of alleviate: balanced, by-share, tail-heavy, or a plan in Aceso's JSON. [balanced]"),
     _number("--hops", "option.steps", "Changes in a row before alleviate turns back. [7]", 7),
     _number("--trials", "option.steps", "Descents of alleviate. [30]", 30),
-    _number("--time-limit", "option.seconds", "CPU seconds, such as 60s; the best so far is the answer. [none]",
-            metavar="TIME"),
+    click.option("--time", "time_limit", cls=Flag, also=("--time-limit",), type=Number("option.seconds"),
+                 metavar="TIME", help="CPU seconds, such as 60s; the best so far is the answer. [none]"),
     _text("--measured-memory", "stage0=SIZE,...",
           "Peaks of a run of the plan in --start, SIZE+SIZE where it ran out (held + asked for at the fault): the "
           "memory model is corrected and the search repeated."),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardwise import api
-from shardwise.cli.options import Number
+from shardwise.cli.options import Flag, Number
 from shardwise.cli.output import Output, markdown_option, output_options, terminal_width
 from shardwise.cli.progress import progress
 from shardwise.cli.report_files import drawing_options, drawings_of, write_drawings
@@ -29,7 +29,14 @@ if TYPE_CHECKING:
 @click.option("--transfer", type=Number("pipeline.time"), help="Time of a message on its link, beside --hop.")
 @click.option("--contention", is_flag=True, help="Messages on one link wait for each other.")
 @click.option("--placement", metavar="loop|v|MAP", help="Where chunks lie, such as 0,1,1,0; default for auto: v.")
-@click.option("--memory-limit", metavar="1.5p|BYTES|none", help="Memory of every rank, in 1F1B's or in bytes.")
+@click.option(
+    "--memory",
+    "memory_limit",
+    cls=Flag,
+    also=("--memory-limit",),
+    metavar="1.5p|BYTES|none",
+    help="Memory of every rank, in 1F1B's or in bytes.",
+)
 @click.option("--offload", type=Number("pipeline.time"), help="Time of one activation to host memory, or back.")
 @click.option("--free-at-input-grad", type=Number("pipeline.share"), help="Share of memory that I frees.")
 @click.option("--objective", type=click.Choice(["makespan", "period"]), default="makespan", show_default=True)
@@ -39,7 +46,14 @@ if TYPE_CHECKING:
 @click.option("--out", metavar="FILE", help="Write the plan with this schedule in it; needs --plan.")
 @click.option("--compare", metavar="NAME,...", help="Print these schedules beside it, same model, in one table.")
 @click.option("--effort", type=Number("option.effort"), default=1.0, show_default=True, help="Tries of auto.")
-@click.option("--time-limit", type=Number("option.time"), help="CPU seconds that auto may take.")
+@click.option(
+    "--time",
+    "time_limit",
+    cls=Flag,
+    also=("--time-limit",),
+    type=Number("option.time"),
+    help="CPU seconds that auto may take.",
+)
 @drawing_options
 @markdown_option
 @output_options
@@ -47,7 +61,7 @@ def command(name: str, output: Output, **options: Any) -> int | None:  # noqa: A
     """Order the work of a pipeline: a published schedule by name, or `auto` for the best under a memory limit.
 
     \b
-    shardwise schedule auto --pp 8 --vpp 2 --microbatches 16 --costs 10,11,9 --hop 1 --memory-limit 1.5p
+    shardwise schedule auto --pp 8 --vpp 2 --microbatches 16 --costs 10,11,9 --hop 1 --memory 1.5p
     shardwise schedule zb-v --pp 8 --microbatches 16 --costs 10,11,9 --hop 1 --compare auto,1f1b,interleaved
     shardwise schedule auto --plan plan.json --out planned.json --html schedule.html
 

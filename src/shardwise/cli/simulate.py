@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardwise import api
-from shardwise.cli.options import Number
+from shardwise.cli.options import Flag, Number
 from shardwise.cli.output import Output, markdown_option, output_options, terminal_width
 from shardwise.cli.report_files import drawing_options, drawings_of, write_drawings
 
@@ -22,7 +22,14 @@ if TYPE_CHECKING:
 @click.option("--hop", type=Number("pipeline.time"), help="Latency of a message between ranks.")
 @click.option("--transfer", type=Number("pipeline.time"), help="Time of a message on its link, beside --hop.")
 @click.option("--contention", is_flag=True, help="Messages on one link wait for each other.")
-@click.option("--memory-limit", metavar="1.5p|BYTES|none", help="Refuse the schedule where a rank needs more.")
+@click.option(
+    "--memory",
+    "memory_limit",
+    cls=Flag,
+    also=("--memory-limit",),
+    metavar="1.5p|BYTES|none",
+    help="Refuse the schedule where a rank needs more.",
+)
 @click.option("--offload", type=Number("pipeline.time"), help="Time of one activation to host memory, or back.")
 @click.option("--free-at-input-grad", type=Number("pipeline.share"), help="Share of memory that I frees.")
 @click.option("--combine", is_flag=True, help="Run every forward together with the full backward right after it.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardwise import api
-from shardwise.cli.options import MODEL, PACKINGS, Number, numbers, share, typed_options
+from shardwise.cli.options import MODEL, PACKINGS, Number, fixes, numbers, share, typed_options
 from shardwise.cli.output import Output, output_options
 from shardwise.cli.progress import progress
 from shardwise.errors import Fault, InfeasibleError, InputError
@@ -27,7 +27,7 @@ def _price(text: str, row: Scalar, at: str) -> float:
 @click.option("--cluster", "-c", "clusters", multiple=True, required=True, metavar="64xh100,128xh100", help="Clusters.")
 @click.option(
     "--global-batch",
-    "batches",
+    "global_batches",
     type=numbers("Strategy.global_batch"),
     default="1024",
     metavar="N,N",
@@ -45,7 +45,8 @@ def _price(text: str, row: Scalar, at: str) -> float:
 @click.option("--documents", metavar="FILE", help="As for plan.")
 @click.option("--packing", type=click.Choice(PACKINGS), help="As for plan. [packed]")
 @click.option("--runtime", default="megatron", metavar="NAME", help="Software that will run it. [megatron]")
-@click.option("--only", default="", metavar="CONDITIONS", help="As for plan.")
+@click.option("--only", multiple=True, metavar="CONDITIONS", help="As for plan.")
+@click.option("--fix", multiple=True, metavar="WORDS", help="As for plan; --tp 2 too.")
 @click.option(
     "--gap",
     type=Number("option.gap", share),
@@ -88,6 +89,7 @@ def _price(text: str, row: Scalar, at: str) -> float:
 @click.option("--csv", "csv_file", metavar="FILE", help="Write the table as CSV.")
 @click.option("--chart", "chart_file", metavar="FILE", help="Write the Pareto chart as SVG.")
 @output_options
+@fixes
 def command(model: str, output: Output, **options: Any) -> int:  # noqa: ANN401 - read one by one
     """Plan a grid of clusters, batches and sequences: time, tokens, days, cost.
 
@@ -99,13 +101,14 @@ def command(model: str, output: Output, **options: Any) -> int:  # noqa: ANN401 
     from shardwise.inputs.write import write_text
     from shardwise.report.sweep import chart, csv_text, grid_table, runs_table, searched_to
 
-    grid = {"batches": options["batches"], "sequences": options["sequences"]}
+    grid = {"batches": options["global_batches"], "sequences": options["sequences"]}
     stages = _stages(options, grid)
     clusters = list(dict.fromkeys(name for text in options["clusters"] for name in text.split(",")))
     total = len(clusters) * len(grid["batches"]) * len(grid["sequences"])
     with progress("points of the grid", total=total, quiet=output.quiet) as state:
         cells = api.sweep(
-            model, clusters, **grid, runtime=options["runtime"], only=options["only"], gap=options["gap"],
+            model, clusters, **grid, runtime=options["runtime"], gap=options["gap"],
+            only=" ".join([*options["only"], *options["fix"]]),
             **_run(options), **{name: options[name] for name in ("documents", "packing", "stages")},
             told=lambda _: state.update(),
         )  # fmt: skip

@@ -116,9 +116,9 @@ def limited(found: tuple[Costs, ...], text: str | None, rank_of: tuple[int, ...]
     try:
         limits = _limits(found[0], text.strip(), rank_of)
     except InputError as error:
-        raise InputError(f"--memory-limit {text!r}: {error.faults[0].message}; {_FORMS}") from None
+        raise InputError(f"--memory {text!r}: {error.faults[0].message}; {_FORMS}") from None
     if not 0 < min(limits) < float("inf"):
-        raise InputError(f"--memory-limit {text!r} leaves a rank nothing; {_FORMS}")
+        raise InputError(f"--memory {text!r} leaves a rank nothing; {_FORMS}")
     return tuple(replace(one, memory_limit=limits) for one in found)
 
 

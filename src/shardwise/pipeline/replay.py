@@ -71,7 +71,7 @@ def replay(
         said = checked_proof(proof, str(source), given)
         own = proven_costs(proof)
         asked: dict[str, object] = {
-            "--hop": hop, "--free-at-input-grad": free, "--memory-limit": memory_limit, "--transfer": transfer,
+            "--hop": hop, "--free-at-input-grad": free, "--memory": memory_limit, "--transfer": transfer,
             "--offload": offload, "--contention": contention > own.contention or None, "--combine": combine or None,
         }  # fmt: skip
         given = (_with_pairs(own, given[0]) if given else _alone(own, asked, str(source)),)

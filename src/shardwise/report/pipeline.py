@@ -88,7 +88,7 @@ def link_notes(timeline: Timeline) -> Iterator[str]:
 def host_notes(timeline: Timeline, *, csv: bool, cut: bool = False) -> Iterator[str]:
     """Host memory that changes nothing, and a CSV that does not tell of it; `cut`: the search was cut short."""
     if timeline.costs.offload and not timeline.costs.memory_limit:
-        yield "offload changes nothing: there is no limit that asks for it (--memory-limit)"
+        yield "offload changes nothing: there is no limit that asks for it (--memory)"
     elif timeline.costs.offload and not any(timeline.schedule.offloads):
         told = "what was found so far sends nothing there" if cut else "the order is as fast without"
         yield f"nothing goes to host memory: {told}"
@@ -104,7 +104,7 @@ def unused_notes(
         "--group": (group, 0, "interleaved", "only interleaved has groups"),
         "--splits": (splits, 2, "seq-1f1b", "only seq-1f1b cuts sequences"),
         "--effort": (effort, 1.0, "auto", "only auto searches"),
-        "--time-limit": (time_limit, None, "auto", "only auto searches"),
+        "--time": (time_limit, None, "auto", "only auto searches"),
     }
     for option, (given, default, name, why) in told.items():
         if given != default and name not in names:
