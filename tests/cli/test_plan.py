@@ -109,6 +109,7 @@ def test_what_if_of_the_same_cluster_recommends_the_same_plan(shardwise, tmp_pat
     options = ("--global-batch", "256", "--seq", "8192", "--only", "tp=4 cp=1 vpp=1")
     assert shardwise("plan", "llama-3-70b", "-c", "64xh100", *options, "--out", path, "--quiet").code == 0
     told = json.loads(shardwise("what-if", path, "--net", "1x", "--json", "-", "--quiet").out)
+    assert told["schema"] == "shardwise/answer/what-if/1"
     assert told["the best there"]["strategy"] == told["the plan as it is"]["strategy"]
 
 
@@ -173,6 +174,7 @@ def test_a_plan_keeps_the_conditions_that_it_was_made_under(shardwise, plan_file
 
 def test_every_figure_of_a_layout_has_its_interval(shardwise, plan_file, tmp_path):
     found = shardwise("plan", plan_file, "--md", "-", "--json", tmp_path / "answer.json")
+    assert shardwise("show", tmp_path / "answer.json").code == 0, "an answer that says it is a plan is read as one"
     assert "nine runs in ten" in found.out
     assert "under the cost model in use: about the model, not a run" in found.out
     for one in json.loads((tmp_path / "answer.json").read_text())["top"]:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 _NAMES = 14
 """Columns of the names before facts."""
+ANSWERS = 1
+"""Goes up when a key of an answer in JSON goes away or means something else; new keys may come at any time."""
 _ENDLESS = 100_000
 """Columns where no line may be broken."""
 
@@ -121,8 +123,10 @@ class Output:
         from shardwise import kernels
         from shardwise.inputs.serialise import to_json
 
-        if isinstance(value, dict) and kernels.missed():
-            value = value | {"run": {**(value.get("run") or {}), "kernels": False}}
+        if isinstance(value, dict):
+            value = {"schema": _schema(), **value}
+            if kernels.missed():
+                value |= {"run": {**(value.get("run") or {}), "kernels": False}}
         text = to_json(value)
         if self.json == "-":
             show(text, end="", raw=True)
@@ -137,6 +141,12 @@ class Output:
             show(made(), end="")
         else:
             write_text(self.md, made())
+
+
+def _schema() -> str:
+    """What a program that reads an answer may hold on to: its verb, and how its keys are meant."""
+    _, *verb = click.get_current_context().command_path.split()
+    return f"shardwise/answer/{'-'.join(verb)}/{ANSWERS}"
 
 
 def show(text: str, *, end: str = "\n", err: bool = False, raw: bool = False) -> None:

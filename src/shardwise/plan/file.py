@@ -102,6 +102,10 @@ def write_plan(plan: Plan, path: str | Path) -> None:
     write_text(path, plan_text(plan))
 
 
+BESIDE = frozenset({"plans", "top", "alone"})
+"""Keys of what `plan --json` tells beside its plan: such a file is read as the plan that it is."""
+
+
 def is_plan(path: str | Path) -> bool:
     """Whether a file looks like a plan: JSON with its schema near the top."""
     if not str(path).endswith(".json"):
@@ -121,7 +125,7 @@ def read_plan(path: str | Path) -> Plan:
 def plan_from(data: Plain, path: str | Path) -> Plan:
     """A plan from what a file holds, with the same checks; `path` only names it in messages."""
     old = _version(data.get("schema"), path) == 1
-    given = {name: part for name, part in data.items() if name != "schema"}
+    given = {name: part for name, part in data.items() if name not in {"schema", *BESIDE}}
     try:
         content = validated(_kind(given), with_intervals(upgraded(given) if old else given))
         if faults := list(_lengths(content)):

@@ -44,7 +44,7 @@ def model_of(value: object) -> Model:
         return named_model(_short(value, "model"))
     if not isinstance(value, dict):
         raise InputError(Fault("model", "must be a name of the catalog, or a model as a table of keys and values"))
-    if "schema" in value:
+    if str(value.get("schema", "")).startswith("shardwise/plan/"):
         return plan_of(value).model
     return _with_plain_texts(api.model_from(value, "model"), "model")
 
