@@ -215,6 +215,20 @@ def test_a_round_that_contradicts_ends_the_loop_and_is_counted_from_its_first(jo
     assert json.loads(Path("a.json").read_text())["contradicts"] is True
 
 
+def test_a_loop_that_its_round_limit_ended_says_so(job, capfd):
+    """It ended with "prediction and peaks agree", though a plan 10% faster was next, and some were off by 14%."""
+    job(noise=0.005)
+    asked = [*WORDS, "--run", "--json", "a.json"]
+    assert run([*asked, "--rounds", "1"]) == 0
+    said = capfd.readouterr().out
+    assert "agree" not in said
+    answer = json.loads(Path("a.json").read_text())
+    assert answer["state"] == "within"
+    assert f"ended by --rounds 1; a plan of {answer['further']:,.2f} is predicted: give --rounds 2\n" in said
+    assert run([*asked, "--rounds", "2"]) == 0
+    assert json.loads(Path("a.json").read_text())["simulated"] == answer["further"]
+
+
 def test_low_memory_with_one_chunk_is_named(job, capfd):
     job()
     assert run([*WORDS, "-lm", "1"]) == 0
