@@ -139,6 +139,26 @@ def test_other_keys_are_passed_over_with_a_note(shardwise, folder):
     said = shardwise("balance", "--problem", "p.json")
     assert said.code == 0
     assert "source means nothing here" in said.err
+    assert "model.layers_description.1.color means nothing here" in said.err
+
+
+def test_misspelt_keys_are_named(shardwise, folder):
+    """memory_select left that choice out, select_com_recompute made the peaks contradict each other; without a word."""
+    wrong = changed(PROBLEM, model__layers_description__1__memory_select=150)
+    (folder / "p.json").write_text(json.dumps(wrong))
+    said = shardwise("balance", "--problem", "p.json")
+    assert said.code == 2
+    assert "p.json: model.layers_description.1.memory_select: is not a key here; memory_select_rec may" in said.err
+    (folder / "m.json").write_text(json.dumps(wrong["model"]))
+    assert "memory_select_rec may be meant" in shardwise("balance", "-m", "m", "-s", 2, "-mb", 4).err
+    lists = {**INIT["recompute_config"], "select_com_recompute": INIT["recompute_config"]["select_comm_recompute"]}
+    del lists["select_comm_recompute"]
+    said = shardwise("balance", "--init", init_file(folder, changed(INIT, recompute_config=lists)), "-s", 16)
+    assert said.code == 2
+    assert "recompute_config.select_com_recompute: is not a key here; select_comm_recompute may be meant" in said.err
+    lists = {**INIT["memory_usage"]["body_memories"], "memory": 1}
+    said = shardwise("balance", "--init", init_file(folder, changed(INIT, memory_usage__body_memories=lists)), "-s", 16)
+    assert "memory_usage.body_memories.memory means nothing here and is passed over" in said.err
 
 
 def test_a_plan_gets_the_new_layers(shardwise, folder):
