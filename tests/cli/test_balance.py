@@ -142,6 +142,19 @@ def test_other_keys_are_passed_over_with_a_note(shardwise, folder):
     assert "model.layers_description.1.color means nothing here" in said.err
 
 
+@pytest.mark.parametrize("times", [(), ("--times", "0.06,3.1,3.5")])
+def test_times_take_the_place_of_traces(shardwise, folder, times):
+    """The folder of the traces was asked for all the same, and where it was given too, nothing said which counts."""
+    data = changed(INIT, profiling_config={"micro_batch_num": 8})
+    words = (*times, "-s", 16, "-mb", 16, "-mem", 62000, "--effort", 0.01)
+    said = shardwise("balance", "--init", init_file(folder, changed(data, time_config=DROP) if times else data), *words)
+    assert said.code == 0, said.err
+    assert "traces" not in said.err
+    data = changed(data, profiling_config__folder_path="/timeline")
+    said = shardwise("balance", "--init", init_file(folder, data), *words)
+    assert "times are given, so the traces in profiling_config.folder_path (/timeline) are not read" in said.err
+
+
 def test_misspelt_keys_are_named(shardwise, folder):
     """memory_select left that choice out, select_com_recompute made the peaks contradict each other; without a word."""
     wrong = changed(PROBLEM, model__layers_description__1__memory_select=150)

@@ -58,7 +58,7 @@ class Init:
     runs: tuple[tuple[str, int], ...]
     """Kinds of layers in the order of the model, and how many there are."""
     unknown: tuple[str, ...] = ()
-    """What is said of keys that mean nothing here."""
+    """What is said of keys that mean nothing here or are not read."""
 
 
 def read_init(
@@ -126,7 +126,8 @@ class _InitReader:
         self.each = (layers,)
         if pipeline.get("kinds") is not None:
             self.of_kinds(pipeline["kinds"], layers)
-        times, profiling = self.times(), self.profiling()
+        times = self.times()
+        profiling = self.profiling() if self.timed and not self.data.get("time_config") else None
         recompute, memory = self.section("recompute_config"), self.section("memory_usage")
         if self.faults:
             return None
@@ -151,8 +152,15 @@ class _InitReader:
         used = [name for k, name in enumerate(CHOICES) if k and any(any(m.counts[k :: len(CHOICES)]) for m in measured)]
         return Init(
             pp=pp, layers=layers, measured=measured, times=times, profiling=profiling, kinds=tuple(used),
-            runs=tuple(zip(self.names, self.each, strict=True)), unknown=tuple(passed_over(_places(self.data))),
+            runs=tuple(zip(self.names, self.each, strict=True)), unknown=tuple(self.unused()),
         )  # fmt: skip
+
+    def unused(self) -> Iterator[str]:
+        """What is said of keys that mean nothing here, and of traces beside typed times."""
+        yield from passed_over(_places(self.data))
+        folder = self.section("profiling_config", needed=False).get("folder_path")
+        if folder and self.data.get("time_config"):
+            yield f"times are given, so the traces in profiling_config.folder_path ({folder}) are not read"
 
     def of_kinds(self, value: object, layers: int) -> None:
         """Kinds of layers by name."""
