@@ -535,9 +535,11 @@ def test_figures_say_what_the_table_says(shardwise, folder):
     without a number.
     """
     words = ("--init", init_file(folder), "-s", 16, "-mb", 16, "-mem", 62000, "-i", 3, "-naive", 1, "-t", 1)
-    said = shardwise("balance", *words, "--svg", "a.svg")
+    said = shardwise("balance", *words, "--svg", "a.svg", "--json", "a.json")
     row = next(line for line in said.out.splitlines() if line.startswith("naive, all recomputed"))
     assert "not surely" in row
+    others = json.loads((folder / "a.json").read_text())["compared"]
+    assert [one["fits"] for one in others] == ["close", "no"]
     figure = (folder / "a.svg").read_text()
     assert re.search(rf"naive, all recomputed \(over with its margin\): .* bubble {row.split()[4]} real", figure)
     assert "naive, none recomputed (over the memory limit): " in figure
