@@ -92,7 +92,11 @@ def test_seed_001s_command_keeps_the_model_and_prints_the_block(shardwise, folde
     assert json.loads(again.out)["simulated"] == answer["simulated"]
     surer = shardwise("balance", "-m", "demo", "-s", 16, "-mb", 16, "-mem", 62000, "--confidence", "99%", "--json", "-")
     assert all(a < b for a, b in zip(answer["margin"], json.loads(surer.out)["margin"], strict=True))
-    assert shardwise("balance", "-m", "demo", "-s", 16, "--confidence", 1).code == 2
+    for wrong in ("1", "2", "95", "0.99999999", "0.4"):
+        refused = shardwise("balance", "-m", "demo", "-s", 16, "--confidence", wrong)
+        assert refused.code == 2
+        said = f"{wrong} cannot be meant, outside 0.5 to 0.9999; it is a probability: write 95% or 0.95"
+        assert said in refused.err
 
 
 def test_a_problem_file(shardwise, folder):
