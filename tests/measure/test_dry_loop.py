@@ -243,6 +243,20 @@ def test_runs_that_fail_are_told_though_they_logged_a_peak(job, capfd):
     said = capfd.readouterr().err
     assert "stage 2 failed: see balance_loop/round_1/logs/stage_2_rank_4/mindformer.log; what it logged is" in said
     assert "stage 1 failed" not in said
+    words[words.index("bash dies.sh {config}")] = "false {config}"
+    assert run([*words, "--out", "none"]) == 2
+    said = capfd.readouterr().err
+    assert "stage 2 failed: see none/round_1/logs/stage_2_rank_4/mindformer.log\n" in said
+    assert "is taken" not in said
+
+
+def test_ranks_that_cannot_be_are_refused_before_anything_is_solved(job, capfd):
+    job()
+    words = [*WORDS, "--run"]
+    words[words.index("--ranks") + 1] = "6"
+    assert run(words) == 2
+    assert "6 do not divide over 4 stages" in capfd.readouterr().err
+    assert not Path("balance_loop").exists()
 
 
 def test_a_plan_that_never_fits_is_said_to_be_none(job, capfd):

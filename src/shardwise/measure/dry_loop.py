@@ -180,6 +180,7 @@ class _Loop:
                 f"is {asked.pp}, but the peaks were measured with {model.fit.pp} stages; rounds are of the same stages"
             )
             raise InputError(Fault("--pp", said))
+        dryrun(dry.training, ranks=dry.ranks, stages=model.fit.pp)  # refused before anything is solved
         self.first, self.known = model.data, 1 + max(one.round for one in model.fit.measured)
         self.peak: Which = asked.peak
         self.asked = replace(asked, init=None, peaks=(), times=None, model=str(self.model(0)))
@@ -321,19 +322,23 @@ class _Loop:
                             lambda piece: piece)  # fmt: skip
             if ended.interrupted:
                 raise KeyboardInterrupt
-            self.tell_failed(made)
-            found = read_peaks(logs, which=self.peak)
+            found = self.after(made, logs)
         if len(found) != len(made.predicted):
             said = f"has peaks of {len(found)} stages, the plan has {len(made.predicted)}; run {script} again"
             raise InputError(said, title=str(logs))
         return tuple(found.values())
 
-    def tell_failed(self, made: DryRound) -> None:
-        """Runs that ended with an error, though some may have logged a peak before."""
-        log = Path(made.folder) / "dryrun.log"
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else ():
-            if FAILED in line:
-                self.tell(f"round {made.number}: {line}; what it logged is taken as its peak")
+    def after(self, made: DryRound, logs: Path) -> dict[int, float]:
+        """Peaks of a round that was run now; runs that failed are told, though some may have logged one."""
+        log, taken = Path(made.folder) / "dryrun.log", ""
+        try:
+            found = read_peaks(logs, which=self.peak)
+            taken = "; what it logged is taken as its peak"
+        finally:
+            for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else ():
+                if FAILED in line:
+                    self.tell(f"round {made.number}: {line}{taken}")
+        return found
 
     def logged(self, logs: Path) -> dict[int, float]:
         """Peaks that are there; none where nothing was run, or where a run that was cut off is run again."""
