@@ -91,7 +91,7 @@ def held(row: dict[str, Any]) -> Held:
     found = shardwise.estimate(model, cluster, shardwise.load_strategy(strategy_of(row), cluster))
     group = "used" if row["used"] else "kept out"
     if row["step_ms"] > HOST_BOUND * row["device_ms"]:
-        group += ", host-bound"
+        group += ", host-bound"  # the host's numbers were set to InternVL and Qwen3-VL among them, see host.py
     peak = row["peak_allocated"] - row["inputs_bytes"]
     return Held(row["id"], group, found.iteration_seconds, row["step_ms"] / 1e3, found.peak_bytes, peak)
 

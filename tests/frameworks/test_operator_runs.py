@@ -19,6 +19,7 @@ from shardwise.api import load_model
 from shardwise.errors import InfeasibleError
 from shardwise.frameworks.export import export
 from shardwise.frameworks.folder import write_export
+from shardwise.per_op.as_plan import plan_of
 
 pytest.importorskip("torch")
 SMALL = {"layers": 2, "hidden": 32, "heads": 4, "kv_heads": 4, "head_size": 8, "ffn": 64, "vocab": 51}
@@ -26,7 +27,8 @@ LLAMA = replace(load_model("llama-3-8b"), **SMALL)
 TIED = replace(LLAMA, tied=True, kv_heads=2, qk_norm="head", qkv_bias=True, out_bias=True, mlp_bias=True)
 GPT = replace(LLAMA, position="learned", max_positions=16, norm="layernorm", activation="gelu", qkv_bias=True,
               out_bias=True, mlp_bias=True, embedding_norm=True, tied=True)  # fmt: skip
-GEMMA = replace(load_model("gemma-2-9b"), **SMALL, windows=(4, 0), query_scalar=8)
+GEMMA = replace(load_model("gemma-2-9b"), layers=2, windows=(4, 0))
+"""As wide as it is: 2 layers in fp64 and their gradients would be 21 GB a process."""
 
 
 def written(plan, folder):
@@ -66,6 +68,23 @@ def test_gradients_are_those_of_one_process(tmp_path, model, gpus, seed, more):
     assert sorted(int(rank) for rank, _, _ in found) == list(range(sum(gpus)))
     assert sum(int(count) for _, count, _ in found) > 0
     assert max(float(worst) for *_, worst in found) <= 1e-6
+
+
+def test_what_is_sharded_less_than_planned_is_priced_as_written():
+    """The export said the 54 GiB of ZeRO 2 and wrote ZeRO 1, which takes 80."""
+    model = replace(load_model("llama-3.2-1b"), layers=2)
+    made = [
+        plan_of(
+            api.plan_operators(model, "4xh100", global_batch=16, seq=512, zero=zero, stages="1", operators_only=True)
+        )
+        for zero in (1, 2)
+    ]
+    one, two = (export(plan, "torch-pipelining") for plan in made)
+    same = [stage.layouts for plan in made for stage in plan.operators.stages]
+    assert same[0] == same[1]
+    assert (one.as_written, two.as_written) == ("", one.prediction)
+    assert two.prediction != one.prediction
+    assert f"as written: {one.prediction}" in two.files[0].text
 
 
 def test_it_trains_as_one_process_does(tmp_path):

@@ -142,7 +142,7 @@ def refuse_per_op(plan: Plan, path: str, verb: str) -> None:
     """Verbs that know whole strategies only would show something else than the plan."""
     if plan.operators:
         raise InputError(
-            Fault(path, f"is a per-operator plan, which {verb} cannot take: its operators have splits of their own; "
+            Fault(path, f"is a per-operator plan, which {verb} cannot take: it says the split of every operator; "
                   "write it for PyTorch with `export --to torch-pipelining`, for Aceso's runtime with `plan-operators "
                   "--aceso FILE`, or plan whole strategies")
         )  # fmt: skip

@@ -243,8 +243,14 @@ def prediction(told: Estimate) -> str:
     return (
         f"{show_seconds(told.iteration_seconds)} per iteration ({low} to {high}), {show_percent(told.mfu)} MFU, "
         f"{told.tokens_per_second_per_gpu:.0f} tokens/s/GPU, at most {show_bytes(told.total_bytes)} of "
-        f"{limit} on a GPU{': does not fit' if told.fits == 'no' else ''}"
+        f"{limit} on a GPU{_doubt(told)}"
     )
+
+
+def _doubt(told: Estimate) -> str:
+    if told.fits == "close":
+        return f": fits with a probability of {show_percent(told.fits_probability)}"
+    return ": does not fit" if told.fits == "no" else ""
 
 
 def _difference(old: Estimate, new: Estimate) -> str:

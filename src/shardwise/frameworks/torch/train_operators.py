@@ -1,6 +1,6 @@
 """Trains the model of shardwise_operators.json with a split of its own for every operator.
 
-    ./torch_pipelining.sh       STEPS=100 ./torch_pipelining.sh       ./torch_pipelining.sh --check   (small models)
+    ./torch_pipelining.sh       STEPS=100 ./torch_pipelining.sh       ./torch_pipelining.sh --check
 
 A stage is a group of GPUs that holds operators in a row. An operator has a tp and a dp whose product is the stage's
 GPUs: the batch is split over dp, its matrices over tp. What runs between operators are DTensors on the stage's mesh;
@@ -8,13 +8,15 @@ where the next operator is split otherwise they are redistributed. Between stage
 its part of a tensor shares with the parts of the next stage. Gradients of a weight are added over the GPUs that hold
 the same part of it.
 
-`--check` compares every gradient of the first step, in fp64, with those of the whole model in each process.
+`--check` compares every gradient of the first step with those of the whole model in each process, in fp64, both with
+the layers, heads and splits of the plan, but thin matrices and short samples.
 """
 
 # mypy: ignore-errors
 # a program to copy out: it must run, and read, without our checks; torch's own types change with its version
 
 import json
+import math
 import sys
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -269,7 +271,7 @@ def train(model, plan):
     device = start(sum(one["gpus"] for one in plan["stages"]))
     model["flash"] = plan["flash"]
     if "--check" in sys.argv[1:]:
-        check(model, plan, device)
+        check(*thin(model, plan), device)
     worker = StageWorker(model, plan, device, DTYPES[plan["dtype"]])
     optimizers = optimizers_of(worker)
     tie = Tie(worker) if model["tied"] else None
@@ -303,6 +305,19 @@ def parameters(worker):
         tied = worker.model["tied"] and one.name == "head.weight"
         own += one.own.numel() if one.copy == 0 and not tied else 0
     return total(own, worker.device)
+
+
+def thin(model, plan):
+    """The same layers, heads, splits and passes at sizes at which every process can hold the whole."""
+    step = math.lcm(*(tp for stage in plan["stages"] for _, _, tp, _ in stage["operators"]))
+
+    def cut(size, most):
+        return min(size, -(-most // step) * step)
+
+    head = min(model["head_size"], 8)
+    sizes = {"head_size": head, "hidden": min(model["hidden"], head * model["heads"]), "ffn": cut(model["ffn"], 256),
+             "vocab": cut(model["vocab"], 512)}  # fmt: skip
+    return model | sizes, plan | {"seq": cut(plan["seq"], 64)}
 
 
 def check(model, plan, device):

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from shardwise.frameworks.aceso.ask import OperatorOptions, question_of
 from shardwise.frameworks.huggingface.write import LOOP, shared_files
 from shardwise.frameworks.launcher import starting
 from shardwise.frameworks.nearest import choose, without
 from shardwise.frameworks.operators import StageRows, stage_rows
 from shardwise.frameworks.target import Export, ExportDraft, File
 from shardwise.frameworks.torch.write import MODEL, bend_model
+from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Model
 from shardwise.inputs.serialise import to_json
-from shardwise.inputs.strategy import Strategy
+from shardwise.inputs.strategy import Strategy, Zero
+from shardwise.per_op.as_plan import profile_data
+from shardwise.per_op.evaluate import PerOpCost, evaluate
+from shardwise.per_op.question import OperatorLayout, PerOpPlan, SplitStage
 from shardwise.pipeline.generate import generate
-from shardwise.plan.plan import Operators
+from shardwise.plan.plan import Operators, Plan
 from shardwise.units import show_bytes, show_seconds
 from shardwise.version import __version__
 
@@ -70,12 +75,25 @@ class OperatorDraft(ExportDraft):
         most = max(stage.memory for stage in self.operators.stages)
         return f"{show_seconds(self.operators.seconds)} per iteration, at most {show_bytes(most)} on a GPU"
 
+    @property
+    def as_written(self) -> str:
+        """The same where the program shards less than the plan; empty where it does as planned."""
+        if self.strategy.zero == self.plan.strategy.zero:
+            return ""
+        found = _priced(self.plan, self.strategy.zero)
+        if found is None:
+            return "unknown, as the profile that the plan was made with is not in it"
+        cost, usable = found
+        doubt = "" if cost.fits(usable) else f", beyond the {show_bytes(usable)} that a plan may use"
+        return f"{show_seconds(cost.seconds)} per iteration, at most {show_bytes(max(cost.memory))} on a GPU{doubt}"
+
     def notes(self) -> list[str]:
         lines = [
             f"Written by Shardwise {__version__} for {self.speaks}.",
             f"plan {self.id}: {self.model.name} on {self.plan.cluster.name}, {self.shape}",
             f"predicted: {self.prediction}",
         ]
+        lines += [f"as written: {self.as_written}"] if self.as_written else []
         return [*lines, *(f"not as planned: {fault}" for fault in self.losses)]
 
 
@@ -85,7 +103,33 @@ def export_operators(draft: OperatorDraft) -> Export:
     return Export(
         target=f"{draft.target.name}@{draft.version}", speaks=draft.speaks, plan=draft.id, files=files,
         shape=draft.shape, losses=tuple(draft.losses), by_hand=tuple(draft.by_hand), prediction=draft.prediction,
+        as_written=draft.as_written,
     )  # fmt: skip
+
+
+def _priced(plan: Plan, zero: Zero) -> tuple[PerOpCost, float] | None:
+    """The plan with its states sharded otherwise, and the bytes that a GPU may use; none: the times of its operators
+    are not those of its model.
+    """
+    s, operators = plan.strategy, plan.operators
+    assert operators is not None  # noqa: S101 - asked for before
+    asked: dict[str, Any] = dict.fromkeys(one.name for one in fields(OperatorOptions)) | {
+        "model": plan.model, "cluster": plan.cluster, "global_batch": s.global_batch, "seq": s.seq, "zero": zero,
+        "runtime": load_runtime(s.runtime), "most_tp": 0, "compatible": False, "compatible_space": False,
+        "schedule": s.schedule if s.schedule == "gpipe" else None, "operators_only": True,
+    }  # fmt: skip
+    question = question_of(OperatorOptions(**asked))
+    if operators.profile != profile_data(question.profile):
+        return None
+    stages = tuple(
+        SplitStage(
+            gpus=one.gpus, layouts=tuple(OperatorLayout(*own) for own in one.layouts),
+            recompute=tuple(place in set(one.recompute) for place in range(one.ops)),
+        )
+        for one in operators.stages
+    )  # fmt: skip
+    made = PerOpPlan(stages=stages, samples=s.global_batch // operators.microbatches)
+    return evaluate(question, made), question.memory
 
 
 def _files(draft: OperatorDraft) -> tuple[File, ...]:
