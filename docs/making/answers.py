@@ -156,7 +156,7 @@ OWN = {
     "conditions": "What strategies had to keep: the plan's own `--only` and `--fix`, and those that were typed.",
     "mfu": "Model operations (causal attention) over the peak.",
     "total_bytes": "What the fullest rank's device must have.",
-    "fits": "yes, no, or close: within the memory model's error of the limit.",
+    "fits": "yes, no, or close: within the memory model's error, or balance's margin, of the limit.",
     "cells": "One entry a point of the grid.",
     "target": "Framework and version.",
     "speaks": "That version in words.",

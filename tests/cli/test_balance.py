@@ -92,7 +92,11 @@ def test_seed_001s_command_keeps_the_model_and_prints_the_block(shardwise, folde
     assert json.loads(again.out)["simulated"] == answer["simulated"]
     surer = shardwise("balance", "-m", "demo", "-s", 16, "-mb", 16, "-mem", 62000, "--confidence", "99%", "--json", "-")
     assert all(a < b for a, b in zip(answer["margin"], json.loads(surer.out)["margin"], strict=True))
-    assert shardwise("balance", "-m", "demo", "-s", 16, "--confidence", 1).code == 2
+    for wrong in ("1", "2", "95", "0.99999999", "0.4"):
+        refused = shardwise("balance", "-m", "demo", "-s", 16, "--confidence", wrong)
+        assert refused.code == 2
+        said = f"{wrong} cannot be meant, outside 0.5 to 0.9999; it is a probability: write 95% or 0.95"
+        assert said in refused.err
 
 
 def test_a_problem_file(shardwise, folder):
@@ -139,6 +143,39 @@ def test_other_keys_are_passed_over_with_a_note(shardwise, folder):
     said = shardwise("balance", "--problem", "p.json")
     assert said.code == 0
     assert "source means nothing here" in said.err
+    assert "model.layers_description.1.color means nothing here" in said.err
+
+
+@pytest.mark.parametrize("times", [(), ("--times", "0.06,3.1,3.5")])
+def test_times_take_the_place_of_traces(shardwise, folder, times):
+    """The folder of the traces was asked for all the same, and where it was given too, nothing said which counts."""
+    data = changed(INIT, profiling_config={"micro_batch_num": 8})
+    words = (*times, "-s", 16, "-mb", 16, "-mem", 62000, "--effort", 0.01)
+    said = shardwise("balance", "--init", init_file(folder, changed(data, time_config=DROP) if times else data), *words)
+    assert said.code == 0, said.err
+    assert "traces" not in said.err
+    data = changed(data, profiling_config__folder_path="/timeline")
+    said = shardwise("balance", "--init", init_file(folder, data), *words)
+    assert "times are given, so the traces in profiling_config.folder_path (/timeline) are not read" in said.err
+
+
+def test_misspelt_keys_are_named(shardwise, folder):
+    """memory_select left that choice out, select_com_recompute made the peaks contradict each other; without a word."""
+    wrong = changed(PROBLEM, model__layers_description__1__memory_select=150)
+    (folder / "p.json").write_text(json.dumps(wrong))
+    said = shardwise("balance", "--problem", "p.json")
+    assert said.code == 2
+    assert "p.json: model.layers_description.1.memory_select: is not a key here; memory_select_rec may" in said.err
+    (folder / "m.json").write_text(json.dumps(wrong["model"]))
+    assert "memory_select_rec may be meant" in shardwise("balance", "-m", "m", "-s", 2, "-mb", 4).err
+    lists = {**INIT["recompute_config"], "select_com_recompute": INIT["recompute_config"]["select_comm_recompute"]}
+    del lists["select_comm_recompute"]
+    said = shardwise("balance", "--init", init_file(folder, changed(INIT, recompute_config=lists)), "-s", 16)
+    assert said.code == 2
+    assert "recompute_config.select_com_recompute: is not a key here; select_comm_recompute may be meant" in said.err
+    lists = {**INIT["memory_usage"]["body_memories"], "memory": 1}
+    said = shardwise("balance", "--init", init_file(folder, changed(INIT, memory_usage__body_memories=lists)), "-s", 16)
+    assert "memory_usage.body_memories.memory means nothing here and is passed over" in said.err
 
 
 def test_a_plan_gets_the_new_layers(shardwise, folder):
@@ -502,9 +539,11 @@ def test_figures_say_what_the_table_says(shardwise, folder):
     without a number.
     """
     words = ("--init", init_file(folder), "-s", 16, "-mb", 16, "-mem", 62000, "-i", 3, "-naive", 1, "-t", 1)
-    said = shardwise("balance", *words, "--svg", "a.svg")
+    said = shardwise("balance", *words, "--svg", "a.svg", "--json", "a.json")
     row = next(line for line in said.out.splitlines() if line.startswith("naive, all recomputed"))
     assert "not surely" in row
+    others = json.loads((folder / "a.json").read_text())["compared"]
+    assert [one["fits"] for one in others] == ["close", "no"]
     figure = (folder / "a.svg").read_text()
     assert re.search(rf"naive, all recomputed \(over with its margin\): .* bubble {row.split()[4]} real", figure)
     assert "naive, none recomputed (over the memory limit): " in figure

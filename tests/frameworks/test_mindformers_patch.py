@@ -231,6 +231,11 @@ def test_what_cannot_be_patched_is_refused(text, data, word):
         ({"layers": [20, 20, 20]}, "must be whole numbers, one for each of pp 4 x vpp 1"),
         ({"layers": [19, 21, 20, 20]}, "says other layers than"),
         ({"mindformers": {"offset": [[0] * 4]}}, "must be vpp 1 lists of pp 4"),
+        (
+            answer(4, 1, [20] * 4, select=[2, 21, 0, 0]),
+            r"mindformers\.select_recompute\.0\.1: is 21; write 0 to 20",
+        ),
+        (answer(4, 1, [20] * 4, full=[0, 0, 0, -7]), r"mindformers\.recompute\.0\.3: is -7; write 0 to 20"),
     ],
 )
 def test_answers_that_are_none_are_refused(change, word):

@@ -215,6 +215,20 @@ def test_a_round_that_contradicts_ends_the_loop_and_is_counted_from_its_first(jo
     assert json.loads(Path("a.json").read_text())["contradicts"] is True
 
 
+def test_a_loop_that_its_round_limit_ended_says_so(job, capfd):
+    """It ended with "prediction and peaks agree", though a plan 10% faster was next, and some were off by 14%."""
+    job(noise=0.005)
+    asked = [*WORDS, "--run", "--json", "a.json"]
+    assert run([*asked, "--rounds", "1"]) == 0
+    said = capfd.readouterr().out
+    assert "agree" not in said
+    answer = json.loads(Path("a.json").read_text())
+    assert answer["state"] == "within"
+    assert f"ended by --rounds 1; a plan of {answer['further']:,.2f} is predicted: give --rounds 2\n" in said
+    assert run([*asked, "--rounds", "2"]) == 0
+    assert json.loads(Path("a.json").read_text())["simulated"] == answer["further"]
+
+
 def test_low_memory_with_one_chunk_is_named(job, capfd):
     job()
     assert run([*WORDS, "-lm", "1"]) == 0
@@ -229,6 +243,20 @@ def test_runs_that_fail_are_told_though_they_logged_a_peak(job, capfd):
     said = capfd.readouterr().err
     assert "stage 2 failed: see balance_loop/round_1/logs/stage_2_rank_4/mindformer.log; what it logged is" in said
     assert "stage 1 failed" not in said
+    words[words.index("bash dies.sh {config}")] = "false {config}"
+    assert run([*words, "--out", "none"]) == 2
+    said = capfd.readouterr().err
+    assert "stage 2 failed: see none/round_1/logs/stage_2_rank_4/mindformer.log\n" in said
+    assert "is taken" not in said
+
+
+def test_ranks_that_cannot_be_are_refused_before_anything_is_solved(job, capfd):
+    job()
+    words = [*WORDS, "--run"]
+    words[words.index("--ranks") + 1] = "6"
+    assert run(words) == 2
+    assert "6 do not divide over 4 stages" in capfd.readouterr().err
+    assert not Path("balance_loop").exists()
 
 
 def test_a_plan_that_never_fits_is_said_to_be_none(job, capfd):

@@ -54,7 +54,7 @@ def guide(
         "rounds": [made.lists(one) for one in made.rounds], "rank": made.rank, "condition": made.condition,
         "errors_per_100_mb": made.errors, "largest_stage_over_mean": made.largest, "degrees_of_freedom": made.spare,
         "worst_stage_per_100_mb": made.worst,
-        "worst_stage_before": None if made.before in {None, float("inf")} else made.before,
+        "noise_mb": made.noise, "worst_stage_before": None if made.before in {None, float("inf")} else made.before,
     })  # fmt: skip
 
 
@@ -90,11 +90,16 @@ def _say_design(made: Design, output: Output) -> None:
         f"solvable: rank {made.rank} of {len(made.unknowns)}, {made.spare} degrees of freedom, condition "
         f"{made.condition:.1f}; largest stage {made.largest:.2f} x the mean"
     )
+    noise = 100.0 if made.noise is None else made.noise
     if made.before is not None:
-        before = "cannot be predicted" if made.before == float("inf") else f"is off by {made.before:.0f}"
-        output.say(f"the worst stage of even splits {before} with what is measured, by {made.worst:.0f} then,")
-    errors = ", ".join(f"{name} {error:.0f}" for name, error in made.errors.items())
-    output.say(f"expected error in MB if every peak is 100 MB off: {errors}")
+        known = made.before != float("inf")
+        before = f"is off by {made.before * noise / 100:,.0f} MB" if known else "cannot be predicted"
+        output.say(
+            f"a peak is taken to be off by {noise:,.0f} MB; then the worst stage of even splits {before} with what is "
+            f"measured, and is off by {made.worst * noise / 100:,.0f} MB with this round too"
+        )
+    errors = ", ".join(f"{name} {error * noise / 100:,.0f}" for name, error in made.errors.items())
+    output.say(f"expected error in MB if every peak is {noise:,.0f} MB off: {errors}")
     if len(made.rounds) > 1:
         output.note("measure head and tail in every round: head_memory and tail_memory may be lists, one peak a round")
 

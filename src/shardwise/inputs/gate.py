@@ -192,7 +192,10 @@ def shown(number: float) -> str:
     """A number for a sentence, cut short where it is endless; Python itself writes none of over 4,300 digits."""
     if isinstance(number, int):
         return f"{number:,}" if abs(number) < 10**15 else "a number of more than 15 digits"
-    return f"{number:,.0f}" if 1e3 <= abs(number) < 1e7 and number == int(number) else f"{number:g}"
+    if 1e3 <= abs(number) < 1e7 and number == int(number):
+        return f"{number:,.0f}"
+    short = f"{number:g}"
+    return repr(number) if abs(number) < 10 and float(short) == round(number) != number else short
 
 
 def _short(text: str) -> str:

@@ -205,7 +205,7 @@ SCALARS: dict[str, Scalar] = {
     "Calibration.memory_error": _ERROR,
     # options that are no field
     "option.count": _whole(1, 10**9),
-    "option.confidence": _number(0.5, 1, usual=(0.5, 0.9999), hint="it is a probability: write 95% or 0.95"),
+    "option.confidence": _number(-1e18, 1e18, usual=(0.5, 0.9999), hint="it is a probability: write 95% or 0.95"),
     "option.gap": _number(0, 1, usual=(0, 0.9999), hint="it is a share: write 0.5% or 0.005"),
     "option.time": Scalar(kind="seconds", least=0.0, most=3.2e7, above=True),
     "option.seconds": Scalar(kind="seconds", least=0.0, most=3.2e7),  # 0: what is found at once

@@ -3,7 +3,8 @@
 Every round has a folder with what was planned (`round.json`), the user's YAML patched, the script of the dry run and
 its logs; `model_<k>.json` is the layer model with the rounds up to k. So the loop may stop after a round is written and
 go on when its logs are there. It ends when measured peaks agree with what was predicted and no plan is predicted to be
-faster by more than `_WORTH`; or after so many rounds, with the fastest plan that was measured within its limits.
+faster by more than `WORTH`; or after so many rounds, with the fastest plan that was measured within its limits, and,
+where the last was as predicted, the plan that one more round would try.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from shardwise.partition.problem import BalanceAnswer, Partition, Problem
 from shardwise.partition.readers.peaks import Which, read_peaks
 from shardwise.partition.refit import round_of, with_rounds
 
-_WORTH = 0.005
+WORTH = 0.005
 """A plan that is predicted to be faster by this share is worth another dry run."""
 _LOWER = (0.8, 0.5)
 """Confidence of a stage where the one that was asked for leaves no plan; 0.5: no margin."""
@@ -111,6 +112,8 @@ class Looped:
     interrupted: bool = False
     contradicted: bool = False
     """The last round cannot be explained together with those before: no further one can be planned."""
+    further: DryRound | None = None
+    """A plan that is predicted to be faster, for which no round was left."""
 
     @property
     def best(self) -> DryRound | None:
@@ -123,7 +126,9 @@ class Looped:
             return "interrupted"
         if self.waiting:
             return "waiting"
-        return "over" if not self.best else "agreed" if any(one.agrees for one in self.rounds) else "within"
+        if not self.best:
+            return "over"
+        return "agreed" if self.rounds[-1].agrees and not (self.contradicted or self.further) else "within"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +157,7 @@ def close_loop(
         follow(made)
     return Looped(
         rounds=tuple(loop.done), waiting=loop.waiting, unmeasured=loop.unmeasured, interrupted=loop.interrupted,
-        contradicted=loop.ended,
+        contradicted=loop.ended, further=loop.further,
     )  # fmt: skip
 
 
@@ -164,6 +169,7 @@ class _Loop:
         self.done, self.interrupted, self.ended = list[DryRound](), False, False
         self.waiting: DryRound | None = None
         self.unmeasured: DryRound | None = None
+        self.further: DryRound | None = None
         model, notes = layer_model(asked)
         for note in (*model.notes, *notes, *order_notes(asked.low_memory, asked.vpp)):
             tell(note)
@@ -174,6 +180,7 @@ class _Loop:
                 f"is {asked.pp}, but the peaks were measured with {model.fit.pp} stages; rounds are of the same stages"
             )
             raise InputError(Fault("--pp", said))
+        dryrun(dry.training, ranks=dry.ranks, stages=model.fit.pp)  # refused before anything is solved
         self.first, self.known = model.data, 1 + max(one.round for one in model.fit.measured)
         self.peak: Which = asked.peak
         self.asked = replace(asked, init=None, peaks=(), times=None, model=str(self.model(0)))
@@ -191,9 +198,12 @@ class _Loop:
     def next(self) -> DryRound | None:
         """One more round, measured; None where there is none."""
         number = len(self.done) + 1
-        if number > self.settings.rounds or self.waiting or self.ended or self.interrupted:
+        if self.waiting or self.ended or self.interrupted:
             return None
         try:
+            if number > self.settings.rounds:
+                self.look_further(number)
+                return None
             planned = self.planned(number)
             if planned is None:
                 return None
@@ -211,7 +221,17 @@ class _Loop:
         self.learn(planned[1])
         return made
 
-    def planned(self, number: int) -> tuple[DryRound, Problem] | None:
+    def look_further(self, number: int) -> None:
+        """With all rounds spent and the last as predicted: whether one more would find a faster one."""
+        if not self.done or not self.done[-1].agrees:
+            return
+        try:
+            planned = self.planned(number, write=False)
+        except InfeasibleError:
+            return
+        self.further = planned[0] if planned else None
+
+    def planned(self, number: int, *, write: bool = True) -> tuple[DryRound, Problem] | None:
         """The plan of a round, as it was written or found now; None where it is not worth a dry run."""
         folder = self.dry.folder / f"round_{number}"
         asked = replace(self.asked, model=str(self.model(number - 1)), confidence=self.settings.confidence)
@@ -224,9 +244,10 @@ class _Loop:
             self.unmeasured = made
             raise KeyboardInterrupt
         best = Looped(rounds=tuple(self.done)).best
-        if best is not None and best.agrees and made.simulated > best.simulated * (1 - _WORTH):
+        if best is not None and self.done[-1].agrees and made.simulated > best.simulated * (1 - WORTH):
             return None
-        self.hand_over(answer, made)
+        if write:
+            self.hand_over(answer, made)
         return made, problem
 
     def solved(self, problem: Problem) -> BalanceAnswer:
@@ -301,19 +322,23 @@ class _Loop:
                             lambda piece: piece)  # fmt: skip
             if ended.interrupted:
                 raise KeyboardInterrupt
-            self.tell_failed(made)
-            found = read_peaks(logs, which=self.peak)
+            found = self.after(made, logs)
         if len(found) != len(made.predicted):
             said = f"has peaks of {len(found)} stages, the plan has {len(made.predicted)}; run {script} again"
             raise InputError(said, title=str(logs))
         return tuple(found.values())
 
-    def tell_failed(self, made: DryRound) -> None:
-        """Runs that ended with an error, though some may have logged a peak before."""
-        log = Path(made.folder) / "dryrun.log"
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else ():
-            if FAILED in line:
-                self.tell(f"round {made.number}: {line}; what it logged is taken as its peak")
+    def after(self, made: DryRound, logs: Path) -> dict[int, float]:
+        """Peaks of a round that was run now; runs that failed are told, though some may have logged one."""
+        log, taken = Path(made.folder) / "dryrun.log", ""
+        try:
+            found = read_peaks(logs, which=self.peak)
+            taken = "; what it logged is taken as its peak"
+        finally:
+            for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else ():
+                if FAILED in line:
+                    self.tell(f"round {made.number}: {line}{taken}")
+        return found
 
     def logged(self, logs: Path) -> dict[int, float]:
         """Peaks that are there; none where nothing was run, or where a run that was cut off is run again."""

@@ -29,6 +29,7 @@ from shardwise.partition.readers.peaks import Which, read_peaks
 from shardwise.partition.readers.problem_file import RECOMPUTE, make_problem, problem_notes, read_problem
 from shardwise.partition.readers.training_file import in_pieces, read_training
 from shardwise.partition.solver import Report
+from shardwise.partition.spread import noise_of
 
 _DEFAULTS: dict[str, Any] = {"pp": 4, "vpp": 1, "microbatches": 4, "memory": (56000.0,), "seq_split": 1}
 """What a layer model is balanced for where nothing else is said; MB as SAPP counts."""
@@ -120,10 +121,11 @@ def design_rounds(
         if asked is not None and asked != there:
             raise InputError(Fault(f"--{name}", f"is {_words(asked)}, {after} has {_words(there)}; leave it out"))
     used = [name for c, name in enumerate(CHOICES) if c and any(any(m.counts[c :: len(CHOICES)]) for m in measured)]
-    return design(
+    made = design(
         pp, sum(count for _, count in runs), list(dict.fromkeys((*used, *kinds))), seed=seed, rounds=rounds or 1,
         of=runs if len(runs) > 1 else (), after=measured,
     )  # fmt: skip
+    return replace(made, noise=noise_of(measured, pp, [name for name, _ in runs]))
 
 
 def _words(value: object) -> str:

@@ -70,6 +70,8 @@ class Design:
     """Standard error of the worst predicted stage of an even split, when every peak is off by 100."""
     before: float | None = None
     """The same after the rounds that were measured before alone; infinite: they do not suffice."""
+    noise: float | None = None
+    """MB that a peak is off by (one standard deviation), as rounds before say; none: nothing was measured."""
 
     def lists(self, one: Round) -> dict[str, list[int]]:
         """A round in MindFormers' words."""

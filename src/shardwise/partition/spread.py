@@ -9,14 +9,15 @@ say nothing: they are joined with what is assumed, worth a few measurements more
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import atan, cos, pi, sin, sqrt
 
 import numpy as np
 
-from shardwise.partition.decompose import ALONE, Floats, MemoryFit, place
+from shardwise.errors import InputError
+from shardwise.partition.decompose import ALONE, Floats, Measured, MemoryFit, decompose, place
 
 ASSUMED = 0.01
 """Noise of a peak as a share of it: 1.0% to 1.3% by seed 001's sixteen, the only published ones."""
@@ -82,6 +83,14 @@ def spread_of(fit: MemoryFit) -> PeakSpread:
         extra[fit.measured[k].stage] = max(extra[fit.measured[k].stage], fit.residuals[k])
     errors = dict(zip(fit.values, np.sqrt(np.diag(noises[0].covariance)).tolist(), strict=True))
     return PeakSpread(noises=noises, errors=errors, odd=odd, extra=tuple(extra))
+
+
+def noise_of(measured: Sequence[Measured], pp: int, kinds: Sequence[str]) -> float:
+    """Standard deviation of a peak of rounds; what is assumed where they are too few to take apart."""
+    try:
+        return spread_of(decompose(measured, pp, kinds)).noise
+    except InputError:
+        return ASSUMED * float(np.sqrt(np.mean([m.peak**2 for m in measured])))
 
 
 def _noise(fit: MemoryFit, inverse: Floats, rest: Floats, shape: Floats, *, relative: bool) -> _Noise:

@@ -60,15 +60,22 @@ def compared_rows(compared: Iterable[Compared]) -> tuple[list[str], Rows]:
     return ["strategy", "simulated", "bubble", "ideal", "imbalance", "recompute", "largest peak MB", "fits"], rows
 
 
-def _fitting(one: Compared) -> str:
-    """Whether a strategy fits, or the stages that are over and by how much; sure to be so only without the margin."""
-    found, limits = one.evaluation, one.problem.rank_limits
-    over = [rank for rank, missing in enumerate(found.over) if missing]
-    if not over:
+def _fits(problem: Problem, found: Evaluation) -> str:
+    """Whether every stage fits; close: only without its margin."""
+    if found.fits:
         return "yes"
+    surely = any(peak > limit for peak, limit in zip(found.peak, problem.rank_limits, strict=True))
+    return "no" if surely else "close"
+
+
+def _fitting(one: Compared) -> str:
+    """Whether a strategy fits, or the stages that are over and by how much."""
+    found, fits = one.evaluation, _fits(one.problem, one.evaluation)
+    over = [rank for rank, missing in enumerate(found.over) if missing]
+    if fits == "yes":
+        return fits
     stages = f"stage {', '.join(map(str, over[:4]))}{' ...' * (len(over) > 4)}, {max(found.over):,.0f} over"
-    surely = any(peak > limit for peak, limit in zip(found.peak, limits, strict=True))
-    return f"no: {stages}" if surely else f"not surely: {stages} with its margin"
+    return f"no: {stages}" if fits == "no" else f"not surely: {stages} with its margin"
 
 
 def plan_facts(found: Balanced) -> list[tuple[str, str]]:
@@ -200,7 +207,7 @@ def answer_data(answer: BalanceAnswer, compared: Iterable[Compared] = ()) -> dic
         "microbatches": problem.microbatches, "splits": problem.splits, "layers": best.partition.layers,
         "counts": best.partition.chosen(problem), "counts_by_kind": _by_kind(problem, best), "peak": best.peak,
         "margin": best.margin, "confidence": problem.confidence if problem.fit else None, "if_known": answer.if_known,
-        "fits": "yes" if best.fits else "no",
+        "fits": _fits(problem, best),
         "limits": None if float("inf") in problem.rank_limits else problem.rank_limits,
         "bubble": asdict(bubble_of(problem, best)),
     }  # fmt: skip
@@ -214,7 +221,7 @@ def answer_data(answer: BalanceAnswer, compared: Iterable[Compared] = ()) -> dic
             "simulated": one.evaluation.simulated,
             "bubble": asdict(bubble_of(one.problem, one.evaluation)),
             "peak": one.evaluation.peak,
-            "fits": "yes" if one.evaluation.fits else "no",
+            "fits": _fits(one.problem, one.evaluation),
         }
         for one in compared
     ]

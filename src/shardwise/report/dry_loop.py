@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from shardwise.measure.dry_loop import DryRound, Looped
+from shardwise.measure.dry_loop import WORTH, DryRound, Looped
 
 _STATES = {
-    "agreed": "prediction and peaks agree",
     "within": "within its limits, but prediction and peaks did not agree in so many rounds",
     "over": "no plan was measured within its limits in so many rounds; allow --rounds more, or more memory",
     "waiting": "waiting for a dry run",
@@ -33,9 +32,12 @@ def round_rows(one: DryRound) -> tuple[list[str], list[tuple[str, ...]]]:
 
 def round_line(one: DryRound) -> str:
     worst = max(range(len(one.off)), key=lambda stage: abs(one.off[stage]))
-    said = "prediction and peaks agree" if one.agrees else "every stage fits" if one.fits else "does not fit"
-    share = 100 * abs(one.off[worst]) / one.predicted[worst]
-    return f"{said}; stage {worst} is furthest off: {one.off[worst]:+,.0f} MB ({share:.1f}%)"
+    said = "every stage fits" if one.fits else "does not fit"
+    off, share = one.off[worst], abs(one.off[worst]) / one.predicted[worst]
+    beside = f"{'more than' if worst in one.surprised else 'within'} its margin of {one.margin[worst]:,.0f} MB"
+    if share <= one.tolerance:
+        beside = f"within {100 * one.tolerance:.3g}%"
+    return f"{said}; stage {worst} is furthest off: {off:+,.0f} MB ({100 * share:.1f}%), {beside}"
 
 
 def loop_lines(found: Looped) -> Iterator[str]:
@@ -65,11 +67,22 @@ def _lists(one: DryRound) -> Iterator[str]:
         yield f"  {name}: {rows[0] if len(rows) == 1 else rows}"
 
 
+def _agreed(tolerance: float) -> str:
+    """What the end of the loop means."""
+    near = f"within its margin or {100 * tolerance:.3g}% of what was predicted"
+    return f"every stage of the last round is {near}, and no plan is predicted to be faster by {100 * WORTH:.3g}%"
+
+
 def _ended(found: Looped) -> str:
     """Why the loop is over, and what to do where it did not get there."""
     if found.interrupted and not found.best:
         return _FIRST
-    if not found.contradicted or found.interrupted or found.state == "agreed":
+    if found.state == "agreed":
+        return _agreed(found.rounds[0].tolerance)
+    if found.further:
+        more = f"a plan of {found.further.simulated:,.2f} is predicted: give --rounds {found.further.number}"
+        return f"ended by --rounds {len(found.rounds)}; {more}"
+    if not found.contradicted or found.interrupted:
         return _STATES[found.state]
     last = found.rounds[-1]
     said = "within its limits" if found.best else "no plan was measured within its limits"
@@ -84,7 +97,8 @@ def loop_data(found: Looped) -> dict[str, Any]:
     best = found.best
     return {
         "state": found.state, "best": best.number if best else None, "simulated": best.simulated if best else None,
-        "contradicts": found.contradicted, "fits": "yes" if best else "no", "mindformers": best.lists if best else None,
+        "contradicts": found.contradicted, "further": found.further.simulated if found.further else None,
+        "fits": "yes" if best else "no", "mindformers": best.lists if best else None,
         "waiting": found.waiting.folder if found.waiting else None,
         "rounds": [
             {"number": one.number, "folder": one.folder, "simulated": one.simulated, "layers": one.layers,

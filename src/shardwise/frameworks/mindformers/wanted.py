@@ -14,7 +14,7 @@ from shardwise.frameworks.mindformers.read import layers_said, read_mindformers
 from shardwise.frameworks.mindformers.write import offset
 from shardwise.inputs.files import parse_mapping, read_mapping
 from shardwise.inputs.foreign import Foreign
-from shardwise.inputs.gate import fits
+from shardwise.inputs.gate import fits, together
 from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import Placement
 from shardwise.partition.lists import can_say, to_lists
@@ -121,10 +121,22 @@ def answer_settings(data: Mapping[str, Any], title: str) -> PipelineSettings:
         )
     if tables["offset"] != offset(layers, pp):
         raise InputError(Fault("mindformers.offset", f"says other layers than layers, {layers}"), title=title)
+    if faults := [fault for name in LISTS for fault in _beyond(flat(tables[name]), layers, f"mindformers.{name}", pp)]:
+        raise InputError(faults, title=title)
     return PipelineSettings(
         title=title, pp=pp, vpp=vpp, layers=tuple(layers), microbatches=microbatches,
         recompute={name: tables[name] for name in LISTS}, low_memory=schedule == "low-memory",
     )  # fmt: skip
+
+
+def _beyond(counts: list[int], layers: list[int], at: str, pp: int) -> list[Fault]:
+    """Chunks of which more layers are recomputed than they have, or fewer than none."""
+    faults = [
+        Fault(f"{at}.{k // pp}.{k % pp}", f"is {count}; write 0 to {own}, the layers of that chunk")
+        for k, (count, own) in enumerate(zip(counts, layers, strict=True))
+        if not 0 <= count <= own
+    ]
+    return together(faults, len(counts), at)
 
 
 def _table(lists: Foreign, name: str, pp: int, vpp: int) -> Any:  # noqa: ANN401 - a list, or rows of one

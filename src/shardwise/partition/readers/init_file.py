@@ -20,6 +20,7 @@ from shardwise.inputs.gate import fits, wrong
 from shardwise.inputs.scalars import SCALARS
 from shardwise.partition.decompose import CHOICES, Measured
 from shardwise.partition.lists import counted_by_kind, kinds_of_chunks
+from shardwise.partition.readers.keys import Place, passed_over, slips
 
 LISTS = ("recompute", "select_recompute", "select_comm_recompute")
 HEAD, BODY, TAIL = ("LlamaEmbedding",), ("LLamaDecodeLayer",), ("lm_head-Linear", "LlamaRMSNorm")
@@ -57,7 +58,7 @@ class Init:
     runs: tuple[tuple[str, int], ...]
     """Kinds of layers in the order of the model, and how many there are."""
     unknown: tuple[str, ...] = ()
-    """Keys that mean nothing here, to be named."""
+    """What is said of keys that mean nothing here or are not read."""
 
 
 def read_init(
@@ -119,12 +120,14 @@ class _InitReader:
         return int(value or 0)
 
     def read(self) -> Init | None:
+        self.faults += slips(_places(self.data))
         pipeline = self.section("pipeline_config")
         pp, layers = (self.count(pipeline, "pipeline_config", name) for name in ("pipeline_num", "num_layer"))
         self.each = (layers,)
         if pipeline.get("kinds") is not None:
             self.of_kinds(pipeline["kinds"], layers)
-        times, profiling = self.times(), self.profiling()
+        times = self.times()
+        profiling = self.profiling() if self.timed and not self.data.get("time_config") else None
         recompute, memory = self.section("recompute_config"), self.section("memory_usage")
         if self.faults:
             return None
@@ -149,8 +152,15 @@ class _InitReader:
         used = [name for k, name in enumerate(CHOICES) if k and any(any(m.counts[k :: len(CHOICES)]) for m in measured)]
         return Init(
             pp=pp, layers=layers, measured=measured, times=times, profiling=profiling, kinds=tuple(used),
-            runs=tuple(zip(self.names, self.each, strict=True)), unknown=tuple(_unknown(self.data)),
+            runs=tuple(zip(self.names, self.each, strict=True)), unknown=tuple(self.unused()),
         )  # fmt: skip
+
+    def unused(self) -> Iterator[str]:
+        """What is said of keys that mean nothing here, and of traces beside typed times."""
+        yield from passed_over(_places(self.data))
+        folder = self.section("profiling_config", needed=False).get("folder_path")
+        if folder and self.data.get("time_config"):
+            yield f"times are given, so the traces in profiling_config.folder_path ({folder}) are not read"
 
     def of_kinds(self, value: object, layers: int) -> None:
         """Kinds of layers by name."""
@@ -344,12 +354,15 @@ _KNOWN: dict[str, frozenset[str]] = {
 }
 
 
-def _unknown(data: Table) -> Iterator[str]:
-    for name, table in data.items():
-        if name not in _KNOWN:
-            yield str(name)
-        elif isinstance(table, dict):
-            yield from (f"{name}.{key}" for key in table if key not in _KNOWN[name])
+def _places(data: Table) -> Iterator[Place]:
+    """The tables of an init file, with the keys that are read of each."""
+    yield "", data, _KNOWN.keys()
+    for name, known in _KNOWN.items():
+        if isinstance(table := data.get(name), dict):
+            yield f"{name}.", table, known
+    usage = data.get("memory_usage")
+    if isinstance(usage, dict) and isinstance(body := usage.get("body_memories"), dict):
+        yield "memory_usage.body_memories.", body, ("stage_id", "memories")
 
 
 def _usage(peaks: Sequence[Mapping[int, float]]) -> Table:

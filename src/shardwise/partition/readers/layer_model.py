@@ -13,8 +13,9 @@ from shardwise.inputs.serialise import to_json
 from shardwise.inputs.write import write_text
 from shardwise.partition.decompose import ACTIVATIONS, CHOICES, MemoryFit, MemoryPart, called, decompose
 from shardwise.partition.readers.init_file import Init, read_init
+from shardwise.partition.readers.keys import passed_over
 from shardwise.partition.readers.measured import fit_of, kept
-from shardwise.partition.readers.problem_file import RECOMPUTE, model_faults
+from shardwise.partition.readers.problem_file import RECOMPUTE, model_faults, model_places
 from shardwise.partition.readers.traces import LayerTimes, read_times
 from shardwise.partition.spread import spread_notes
 
@@ -53,7 +54,7 @@ def model_of_init(
         "name": name, "stage_const_mem": fit.values.get("const", 0.0), "layers_description": entries,
         "measured": kept(fit),
     }  # fmt: skip
-    unknown = (f"{path}: {key} means nothing here and is passed over" for key in init.unknown)
+    unknown = (f"{path}: {note}" for note in init.unknown)
     return LayerModel(data=data, fit=fit, notes=(*unknown, *fit.notes, *spread_notes(fit), *notes))
 
 
@@ -104,4 +105,5 @@ def load_model(path: str | Path) -> LayerModel:
     if faults:
         raise InputError(faults, title=str(path))
     fit = fit_of(data)
-    return LayerModel(data=data, fit=fit, notes=tuple(spread_notes(fit)) if fit else ())
+    unknown = (f"{path}: {note}" for note in passed_over(model_places(data)))
+    return LayerModel(data=data, fit=fit, notes=(*unknown, *(spread_notes(fit) if fit else ())))

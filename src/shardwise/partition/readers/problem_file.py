@@ -11,7 +11,6 @@ kinds in model order, `schedule`, `hop`, `mem_limit` and `stage_const_mem` as a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from shardwise.inputs.gate import fits, wrong
 from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import SCHEDULES
 from shardwise.partition.problem import CONFIDENCE, MOST_CHUNKS, Choice, End, Kind, KindRun, Problem, check_problem
+from shardwise.partition.readers.keys import Place, passed_over, slips
 from shardwise.partition.readers.measured import fit_of, measured_faults
 
 RECOMPUTE = {
@@ -33,6 +33,12 @@ RECOMPUTE = {
 _KEYS = frozenset({
     "id", "name", "note", "pp", "vp", "vpp", "mb", "microbatches", "layers", "mem_limit", "low_mem", "seq_split",
     "recompute_kinds", "model", "schedule", "hop", "empty_chunks", "confidence",
+})  # fmt: skip
+_MODEL_KEYS = frozenset({"name", "stage_const_mem", "layers_description", "measured"})
+_ENTRY_KEYS = frozenset({
+    "name", "type", "model_name", "nb_layer", "time", "forward_time", "backward_time", "backward_coef", "weight_time",
+    "memory_parameter", "memory_activation",
+    *(key for memory, stem, _ in RECOMPUTE.values() for key in (memory, f"{stem}_time", f"{stem}_coef")),
 })  # fmt: skip
 _SAME = (("vp", "vpp"), ("mb", "microbatches"))
 _COUNTS = {
@@ -59,7 +65,7 @@ def _read(path: str | Path) -> Table:
 def problem_notes(path: str | Path) -> list[str]:
     """What is passed over of a problem file."""
     data = _read(path)
-    notes = [f"{key} means nothing here and is passed over" for key in unknown_keys(data)]
+    notes = passed_over([("", data, _KEYS), *model_places(data["model"], "model.")])
     entries = data["model"]["layers_description"]
     body = sum(entry.get("nb_layer", 1) for entry in entries if entry["type"] == "BODY")
     if "layers" in data and body != data["layers"]:
@@ -206,9 +212,7 @@ def _shape_faults(data: Table) -> Iterator[Fault]:
     if "instances" in data:
         yield Fault("instances", "is a list of problems; write one of its `problem` objects into a file of its own")
         return
-    for key in unknown_keys(data):
-        if near := get_close_matches(key, _KEYS, 1, 0.75):
-            yield Fault(key, f"is not a key of a problem; {near[0]} may be meant. Keys: {', '.join(sorted(_KEYS))}")
+    yield from slips([("", data, _KEYS)])
     for one, same in _SAME:
         if one in data and same in data and data[one] != data[same]:
             yield Fault(one, f"is {data[one]!r}, but {same}, which means the same, is {data[same]!r}; leave one out")
@@ -239,9 +243,12 @@ def _shape_faults(data: Table) -> Iterator[Fault]:
     yield from model_faults(data.get("model"))
 
 
-def unknown_keys(data: Table) -> list[str]:
-    """Keys that mean nothing here: they are passed over."""
-    return sorted(str(key) for key in data if key not in _KEYS)
+def model_places(model: Table, at: str = "") -> Iterator[Place]:
+    """The tables of a layer model, with the keys that are read of each."""
+    yield at, model, _MODEL_KEYS
+    for index, entry in enumerate(model["layers_description"]):
+        if isinstance(entry, dict):
+            yield f"{at}layers_description.{index}.", entry, _ENTRY_KEYS
 
 
 def _count_faults(data: Table) -> Iterator[Fault]:
@@ -259,6 +266,7 @@ def model_faults(model: object) -> Iterator[Fault]:
     if not isinstance(model, dict) or not isinstance(model.get("layers_description"), list):
         yield Fault("model", "must hold layers_description, a list of HEAD, BODY and TAIL entries")
         return
+    yield from slips(model_places(model, "model."))
     if not _is_numbers(model.get("stage_const_mem", 0.0), "pipeline.bytes"):
         yield Fault("model.stage_const_mem", "must be a number, or a list with one per rank")
     entries = model["layers_description"]
