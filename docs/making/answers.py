@@ -31,7 +31,9 @@ from shardwise.search.sweep import Cell
 
 LEAD = """`--json FILE` writes the answer of a verb for programs; `--json -` writes it to standard output in place of
 the text. Times are seconds, sizes bytes, shares plain numbers; ledgers are `{"name", "value", "note", "parts"}`. What
-is not known is absent or null. The same question gives the same bytes, but for times of computation. Below: what
+is not known is absent or null. `schema` names the verb and a version, which goes up when a key goes away or means
+something else; new keys may come at any time, and the answers of `plan` and `show` are plan files. The same question
+gives the same bytes, but for times of computation. Below: what
 each verb writes for one small question (lists show their first entry)."""
 RUNS: dict[str, str] = {
     "estimate": "estimate llama-3-8b -c 8xh100 -s 'tp2 pp2 gbs16 seq4096' --explain --out plan.json",
@@ -76,7 +78,7 @@ OWN = {
     "outdated": "Figures of a file (`left`) that are not the cost model's (`right`, and shown here) by over 0.1%.",
     "outdated.left": "Of the first plan's file.",
     "outdated.right": "Of the second plan's.",
-    "schema": "See [the plan file](plan-file.md).",
+    "schema": "Whose answer it is and how its keys are meant; of a plan see [the plan file](plan-file.md).",
     "top": "The best strategies, one for every layout, and the answer's own plans.",
     "top[].roles": "Which plan of the answer it is: recommended, fastest, simplest.",
     "plans": "The [plans of the answer](../explain/advice.md).",

@@ -174,7 +174,9 @@ def test_a_plan_keeps_the_conditions_that_it_was_made_under(shardwise, plan_file
 
 def test_every_figure_of_a_layout_has_its_interval(shardwise, plan_file, tmp_path):
     found = shardwise("plan", plan_file, "--md", "-", "--json", tmp_path / "answer.json")
-    assert shardwise("show", tmp_path / "answer.json").code == 0, "an answer that says it is a plan is read as one"
+    for told, again in (("answer.json", "shown.json"), ("shown.json", "last.json")):
+        said = shardwise("show", tmp_path / told, "--json", tmp_path / again)
+        assert said.code == 0, "an answer that says it is a plan is read as one"
     assert "nine runs in ten" in found.out
     assert "under the cost model in use: about the model, not a run" in found.out
     for one in json.loads((tmp_path / "answer.json").read_text())["top"]:

@@ -102,8 +102,8 @@ def write_plan(plan: Plan, path: str | Path) -> None:
     write_text(path, plan_text(plan))
 
 
-BESIDE = frozenset({"plans", "top", "alone"})
-"""Keys of what `plan --json` tells beside its plan: such a file is read as the plan that it is."""
+BESIDE = frozenset({"plans", "top", "alone", "strategy", "outdated"})
+"""Keys of what `plan` and `show` tell in JSON beside the plan: such a file is read as the plan that it is."""
 
 
 def is_plan(path: str | Path) -> bool:
