@@ -95,17 +95,16 @@ def _ahead(
     runs: tuple[BlockRun, ...], f: Seconds, i: Seconds, w: Seconds, recompute: Seconds
 ) -> tuple[Seconds, Seconds, Seconds]:
     """F, I and W with what calls take where kernels that come late in a pass still run once the last call is made.
-    Where I and W run apart, each has its share of that.
+    Where I and W run apart, each has its kernels' share of that: the host runs ahead through both.
     """
     back, forth = combined(i, w, recompute), _forth(runs)
     whole = [(run.repeat, combined(run.block.i, run.block.w, run.block.recompute)) for run in reversed(runs)]
     longest = _longest([(repeat * one.calls, repeat * one.device) for repeat, one in whole])
     if forth > max(f.device, f.calls):
         f = f._replace(calls=forth)
-    if longest > max(back.device, back.calls):
-        share = (longest - back.calls) / back.device
-        first = share * (back.device - w.device)
-        i, w = i._replace(calls=i.calls + first), w._replace(calls=w.calls + share * w.device)
+    if back.device:
+        late = longest * w.device / back.device
+        i, w = i._replace(calls=longest - late - recompute.calls), w._replace(calls=late)
     return f, i, w
 
 
