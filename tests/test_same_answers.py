@@ -278,7 +278,8 @@ def test_why(cli, tmp_path):
             assert run(["why", str(file), change]) == 2
             continue
         said, data = cli("why", file, change)
-        assert data == plain(page("why", plan=json.loads(file.read_text()), strategy=change))
+        asked = page("why", plan=json.loads(file.read_text()), strategy=change)
+        assert data == plain({"schema": "shardwise/answer/why/1", **asked})
         assert (data["slower"], data["missing_bytes"], data["change"]) == (found.slower, found.missing, found.change)
         assert f"other   {found.other.strategy}" in said
         compared += 1
